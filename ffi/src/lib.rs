@@ -1,0 +1,11 @@
+//! Every contract that crosses a library or process boundary.
+//!
+//! * [`driver`] and [`nvml`]: the two C interfaces, as the headers of CUDA 13.5 spell them.
+//! * [`symbols`]: every name that any known driver exports, with what it does.
+//! * [`wire`]: the pages and messages that the shim and the daemon share.
+//!
+//! No logic and no allocation lives here: types, constants and layout assertions only.
+#![cfg_attr(not(loom), no_std)]
+
+pub mod sync;
+pub mod wire;
