@@ -26,12 +26,8 @@ pub use usage::{
 /// Devices that one tenant can be given. The node's own limit: 16 GPUs (DESIGN numbers).
 pub const MAX_DEVICES: usize = 16;
 
-/// Processes that one tenant can have attached at one time, the daemon's own slot 0 included.
+/// Processes that one tenant can have attached at one time.
 pub const MAX_SLOTS: usize = 1024;
-
-/// The slot that the daemon uses for what it does in the tenant's name (giving back a dead
-/// process's memory); never handed to a process.
-pub const DAEMON_SLOT: u32 = 0;
 
 /// Memory is counted in units of this many bytes: what the driver rounds a request up to.
 ///

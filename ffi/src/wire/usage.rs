@@ -13,7 +13,7 @@ pub struct UsagePage {
     pub header: PageHeader,
     /// The tenant's sums, one for each device, in the control page's order.
     pub totals: [TenantTotal; MAX_DEVICES],
-    /// One slot for each attached process; [`super::DAEMON_SLOT`] is the daemon's.
+    /// One slot for each attached process.
     pub slots: [UsageSlot; MAX_SLOTS],
 }
 
