@@ -25,6 +25,9 @@ pub mod attach_flags {
     /// Comes back after a daemon's death: `slot` and `slot_generation` are set, and the usage page
     /// comes along as the message's one `SCM_RIGHTS` descriptor.
     pub const REJOIN: u32 = 2;
+    /// Was refused memory: the daemon looks for dead processes of the tenant at once, gives back what
+    /// they held, answers without pages, and the connection is over.
+    pub const SWEEP: u32 = 4;
 }
 
 /// What a process says first.
