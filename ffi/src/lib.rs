@@ -7,5 +7,8 @@
 //! No logic and no allocation lives here: types, constants and layout assertions only.
 #![cfg_attr(not(loom), no_std)]
 
+pub mod driver;
+pub mod nvml;
+pub mod symbols;
 pub mod sync;
 pub mod wire;

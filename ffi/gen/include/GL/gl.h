@@ -1,0 +1,4 @@
+/* The two OpenGL types that cudaGL.h names. */
+#pragma once
+typedef unsigned int GLenum;
+typedef unsigned int GLuint;

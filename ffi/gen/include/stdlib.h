@@ -1,0 +1,3 @@
+/* cuda.h includes it for size_t alone. */
+#pragma once
+#include <stddef.h>
