@@ -10,7 +10,7 @@ mod headers;
 mod rustfmt;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,10 +76,14 @@ fn check(files: &BTreeMap<&'static str, String>, out: &Path) -> Result<ExitCode>
             continue;
         }
         code = ExitCode::FAILURE;
-        let added = made.lines().filter(|line| !kept.contains(line)).count();
-        let removed = kept.lines().filter(|line| !made.contains(line)).count();
+        let (made, kept): (HashSet<_>, HashSet<_>) =
+            (made.lines().collect(), kept.lines().collect());
+        let (added, removed) = (
+            made.difference(&kept).count(),
+            kept.difference(&made).count(),
+        );
         println!(
-            "{} is stale: {added} lines would come, {removed} would go",
+            "{} is stale: {added} new lines, {removed} gone",
             path.display()
         );
     }
