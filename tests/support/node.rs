@@ -80,6 +80,11 @@ impl StandIn {
         self.folder.path().join("gpu.sock")
     }
 
+    /// Process id of the hardware.
+    pub fn pid(&self) -> u32 {
+        self.gpu.id()
+    }
+
     /// A private folder that lives as long as this.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -242,7 +247,10 @@ impl Node {
     pub fn tenant_status(&self, name: &str) -> Option<Value> {
         let status = self.status();
         let tenants = status["tenants"].as_array().expect("a list of tenants");
-        tenants.iter().find(|tenant| tenant["name"] == name).cloned()
+        tenants
+            .iter()
+            .find(|tenant| tenant["name"] == name)
+            .cloned()
     }
 
     /// What the daemon accounts to a tenant on one of its devices.

@@ -11,11 +11,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Panics
 /// With the reason, when it cannot be made.
-pub fn folder(
-    name: &str,
-    recipe: &str,
-    make: impl FnOnce(&Path) -> Result<(), String>,
-) -> PathBuf {
+pub fn folder(name: &str, recipe: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> PathBuf {
     let folder = super::kept(name);
     let stamp = super::kept(&format!("{name}.recipe"));
     let attempt = || -> Result<(), String> {
