@@ -266,7 +266,7 @@ fn open_next(account: &Account, open: u64) {
 
 fn entry_of(account: &Account, number: u64) -> &AccountEntry {
     let [even, odd] = &account.entries;
-    if number % 2 == 0 { even } else { odd }
+    if number.is_multiple_of(2) { even } else { odd }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,0 +1,101 @@
+//! This process's account: reserve before the driver is asked, release after it has freed.
+
+use crate::attach;
+use crate::device::{self, Index};
+use crate::session::Seat;
+use ffi::sync::Ordering;
+use ffi::wire::MAX_DEVICES;
+use ledger::{Books, PageAccounts};
+use parking_lot::Mutex;
+
+/// The account has one writer at a time; the threads of the process take turns, for some nanoseconds.
+static TURNS: [Mutex<()>; MAX_DEVICES] = [const { Mutex::new(()) }; MAX_DEVICES];
+
+/// It does not fit under the cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OverCap;
+
+/// Memory that is counted but not yet allocated; given back where it is dropped.
+pub(crate) struct Reservation {
+    seat: Seat,
+    device: Index,
+    units: u64,
+}
+
+impl Reservation {
+    /// The driver has allocated: the charge stays until [`release`].
+    pub(crate) fn commit(self) -> u64 {
+        let units = self.units;
+        std::mem::forget(self);
+        units
+    }
+
+    /// The driver has allocated, but `units`: corrects the charge.
+    ///
+    /// # Errors
+    /// [`OverCap`]: the larger size does not fit; the reservation stands as it was.
+    pub(crate) fn adjust(&mut self, units: u64) -> Result<(), OverCap> {
+        if let Some(more) = units.checked_sub(self.units) {
+            reserve(self.seat, self.device, more)?.commit();
+        } else {
+            release(self.seat, self.device, self.units - units);
+        }
+        self.units = units;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        release(self.seat, self.device, self.units);
+    }
+}
+
+/// Counts `units` against the cap of `device`.
+///
+/// Before it refuses, the daemon is asked once to look for processes of the tenant that have died.
+///
+/// # Errors
+/// [`OverCap`]: it does not fit, and nothing has changed.
+pub(crate) fn reserve(seat: Seat, device: Index, units: u64) -> Result<Reservation, OverCap> {
+    let is_reserved = try_reserve(seat, device, units)
+        || (attach::sweep(seat) && try_reserve(seat, device, units));
+    if is_reserved {
+        Ok(Reservation {
+            seat,
+            device,
+            units,
+        })
+    } else {
+        Err(OverCap)
+    }
+}
+
+fn try_reserve(seat: Seat, device: Index, units: u64) -> bool {
+    let (Some(books), Some(turn)) = (books(seat, device), TURNS.get(device.get())) else {
+        return false;
+    };
+    let limit = ledger::cap_units(limit_bytes(seat, device));
+    let _turn = turn.lock();
+    books.reserve(seat.slot, units, limit).is_ok()
+}
+
+/// Gives `units` back, after the driver has freed them.
+pub(crate) fn release(seat: Seat, device: Index, units: u64) {
+    if let (Some(books), Some(turn)) = (books(seat, device), TURNS.get(device.get())) {
+        let _turn = turn.lock();
+        books.release(seat.slot, units);
+    }
+}
+
+/// The tenant's cap on `device`, in bytes, as it is now.
+pub(crate) fn limit_bytes(seat: Seat, device: Index) -> u64 {
+    device::control(seat.pages, device).map_or(0, |device| {
+        // Acquire: a cap that was lowered counts from the next request on.
+        device.memory_limit_bytes.load(Ordering::Acquire)
+    })
+}
+
+fn books(seat: Seat, device: Index) -> Option<Books<'static, PageAccounts<'static>>> {
+    Books::of(seat.pages.usage, device.get())
+}

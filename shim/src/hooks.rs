@@ -1,0 +1,181 @@
+//! The hook table: one row for each intercepted function.
+//!
+//! A row is the exported symbol, its arguments as the header has them, and the policy that sees the call
+//! first. The policy takes the arguments and `forward`, which calls the real function once. From the
+//! row come the export, the look-up by `dlsym` and `cuGetProcAddress` ([`swap`]) and the place of the
+//! real function; the compiler compares the row with the header's prototype. Which CUDA version a symbol
+//! belongs to is in `ffi::symbols`.
+
+use crate::real::{Library, genuine, ordinal_of};
+use crate::{context, init, lookup, management, memory, query, vmm};
+use ffi::driver::*;
+use ffi::nvml::*;
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::sync::OnceLock;
+
+/// Exports one function for each row.
+macro_rules! hooks {
+    ($library:ident from $abi:ident as $list:ident gives $result:ty;
+     $($name:ident($($argument:ident: $type:ty),* $(,)?) => $policy:path;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[allow(
+                clippy::missing_safety_doc,
+                reason = "the contract is the driver's own function of this name"
+            )]
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                const ORDINAL: usize = ordinal_of(Library::$library, stringify!($name));
+                let forward = |$($argument: $type),*| {
+                    let real = crate::real::function(ORDINAL);
+                    type Real = unsafe extern "C" fn($($type),*) -> $result;
+                    // SAFETY: `real` is the driver's function of this name, or one of ours that
+                    // takes whatever arguments there are; the prototype is compared with the
+                    // header's below.
+                    let real = unsafe { std::mem::transmute::<*const (), Real>(real) };
+                    // SAFETY: the arguments are the host's or the policy's, under the contract of
+                    // the driver's function.
+                    unsafe { real($($argument),*) }
+                };
+                crate::guard::enter(|| $policy($($argument,)* forward))
+            }
+
+            const _: unsafe extern "C" fn($($type),*) -> $result = ffi::$abi::$name;
+        )*
+
+        /// The rows, in their order.
+        static $list: &[Hook] = &[$(Hook {
+            ordinal: ordinal_of(Library::$library, stringify!($name)),
+            address: $name as *const (),
+        }),*];
+    };
+}
+
+/// A row, as the look-up sees it.
+struct Hook {
+    ordinal: usize,
+    address: *const (),
+}
+
+// SAFETY: the address is a function's.
+unsafe impl Sync for Hook {}
+
+hooks! {
+    Driver from driver as DRIVER_HOOKS gives CUresult;
+
+    // Getting in: attach, and stay in front.
+    cuInit(flags: c_uint) => init::init;
+    cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t)
+        => lookup::address;
+    cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t, status: *mut CUdriverProcAddressQueryResult)
+        => lookup::address_v2;
+
+    // Linear memory.
+    cuMemAlloc(out: *mut CUdeviceptr_v1, bytes: c_uint) => memory::alloc_v1;
+    cuMemAlloc_v2(out: *mut CUdeviceptr, bytes: usize) => memory::alloc;
+    cuMemAllocPitch(out: *mut CUdeviceptr_v1, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint)
+        => memory::alloc_pitch_v1;
+    cuMemAllocPitch_v2(out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint)
+        => memory::alloc_pitch;
+    cuMemAllocManaged(out: *mut CUdeviceptr, bytes: usize, flags: c_uint) => memory::alloc_managed;
+    cuMemFree(pointer: CUdeviceptr_v1) => memory::free_v1;
+    cuMemFree_v2(pointer: CUdeviceptr) => memory::free;
+
+    // Physical memory by handle.
+    cuMemCreate(out: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong)
+        => vmm::create;
+    cuMemRetainAllocationHandle(out: *mut CUmemGenericAllocationHandle, address: *mut c_void)
+        => vmm::retain;
+    cuMemRelease(handle: CUmemGenericAllocationHandle) => vmm::release;
+    cuMemMap(pointer: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong)
+        => vmm::map;
+    cuMemUnmap(pointer: CUdeviceptr, bytes: usize) => vmm::unmap;
+
+    // Whose end frees everything in it.
+    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) => context::retain_primary;
+    cuDevicePrimaryCtxRelease(device: CUdevice) => context::release_primary;
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;
+    cuDevicePrimaryCtxReset(device: CUdevice) => context::release_primary;
+    cuDevicePrimaryCtxReset_v2(device: CUdevice) => context::release_primary;
+    cuCtxDestroy(context: CUcontext) => context::destroy;
+    cuCtxDestroy_v2(context: CUcontext) => context::destroy;
+
+    // The cap is the size of the GPU.
+    cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) => query::mem_info_v1;
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => query::mem_info;
+    cuDeviceTotalMem(bytes: *mut c_uint, device: CUdevice) => query::total_mem_v1;
+    cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) => query::total_mem;
+}
+
+hooks! {
+    Nvml from nvml as NVML_HOOKS gives nvmlReturn_t;
+
+    nvmlInit_v2() => management::init;
+    nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t)
+        => management::memory_info;
+    nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t)
+        => management::memory_info_v2;
+}
+
+/// Our export for the symbol with this ordinal, if it has a hook.
+pub(crate) fn export(ordinal: usize) -> Option<*const ()> {
+    DRIVER_HOOKS
+        .iter()
+        .chain(NVML_HOOKS)
+        .find(|hook| hook.ordinal == ordinal)
+        .map(|hook| hook.address)
+}
+
+/// For the address of a real function, our export where it has a hook.
+///
+/// The driver's `cuGetProcAddress` answers with the addresses of its exports, so no table of names
+/// and versions is needed. Source: over 850,000 look-ups on drivers 535, 550 and 555.
+pub(crate) fn swap(real: *const ()) -> Option<*const ()> {
+    static BY_ADDRESS: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
+    let hooked = BY_ADDRESS.get_or_init(|| {
+        let mut hooked: Vec<(usize, usize)> = DRIVER_HOOKS
+            .iter()
+            .filter_map(|hook| {
+                let real = genuine(Library::Driver, hook.ordinal)?;
+                Some((real as usize, hook.address as usize))
+            })
+            .collect();
+        hooked.sort_unstable();
+        hooked
+    });
+    let at = hooked
+        .binary_search_by_key(&(real as usize), |(real, _)| *real)
+        .ok()?;
+    hooked.get(at).map(|(_, own)| *own as *const ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_row_is_another_symbol() {
+        let ordinals: BTreeSet<usize> = DRIVER_HOOKS
+            .iter()
+            .chain(NVML_HOOKS)
+            .map(|hook| hook.ordinal)
+            .collect();
+        assert_eq!(ordinals.len(), DRIVER_HOOKS.len() + NVML_HOOKS.len());
+    }
+
+    #[test]
+    fn a_hooked_base_name_has_hooks_for_all_its_variants() {
+        // A client gets whichever variant its CUDA version asks for, so a base name with a hole in it
+        // is a way around the cap.
+        let hooked: BTreeSet<usize> = DRIVER_HOOKS.iter().map(|hook| hook.ordinal).collect();
+        let symbols = ffi::symbols::DRIVER;
+        for (ordinal, symbol) in symbols.iter().enumerate() {
+            let base_is_hooked = hooked.iter().any(|hook| symbols[*hook].base == symbol.base);
+            assert!(
+                !base_is_hooked || hooked.contains(&ordinal),
+                "{} has no hook",
+                symbol.name
+            );
+        }
+    }
+}

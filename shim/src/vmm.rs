@@ -1,0 +1,282 @@
+//! Physical memory by handle: `cuMemCreate` and what keeps it alive.
+//!
+//! Charged by the handle's size, once, however often it is mapped. It lives as long as a reference to
+//! the handle or a mapping does, in whatever order they go. Only memory on a device counts: the location
+//! says which, so no current context is needed. Reserved addresses cost nothing.
+
+use crate::account;
+use crate::claim::Out;
+use crate::device::{self, Index};
+use crate::session::{self, Seat};
+use ffi::driver::{
+    CUdeviceptr, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocationType, CUresult,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::{c_ulonglong, c_void};
+
+const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
+
+/// One piece of physical memory. The driver may give a handle's number again while the memory of the
+/// former one is still mapped, so pieces have numbers of our own.
+type Piece = u64;
+
+#[derive(Debug)]
+struct Charged {
+    units: u64,
+    device: Index,
+    /// References to the handle: one from `cuMemCreate`, one from each retain.
+    references: u64,
+    /// Ranges mapped to it.
+    mappings: u64,
+}
+
+#[derive(Debug, Default)]
+struct Pieces {
+    next: Piece,
+    charged: BTreeMap<Piece, Charged>,
+    by_handle: BTreeMap<CUmemGenericAllocationHandle, Piece>,
+    /// Start of a mapped range; its length and its piece.
+    mapped: BTreeMap<CUdeviceptr, (u64, Piece)>,
+}
+
+/// What a piece gives back when its last holder goes.
+type Gone = Option<(Index, u64)>;
+
+impl Pieces {
+    fn create(&mut self, handle: CUmemGenericAllocationHandle, device: Index, units: u64) {
+        let piece = self.next;
+        self.next += 1;
+        self.charged.insert(
+            piece,
+            Charged {
+                units,
+                device,
+                references: 1,
+                mappings: 0,
+            },
+        );
+        // A former piece under this number has no references left, or the driver would not give it.
+        self.by_handle.insert(handle, piece);
+    }
+
+    fn of(&self, handle: CUmemGenericAllocationHandle) -> Option<Piece> {
+        self.by_handle.get(&handle).copied()
+    }
+
+    fn retain(&mut self, handle: CUmemGenericAllocationHandle, piece: Piece) {
+        if let Some(charged) = self.charged.get_mut(&piece) {
+            charged.references += 1;
+            self.by_handle.insert(handle, piece);
+        }
+    }
+
+    fn release(&mut self, handle: CUmemGenericAllocationHandle, piece: Piece) -> Gone {
+        let charged = self.charged.get_mut(&piece)?;
+        charged.references = charged.references.saturating_sub(1);
+        if charged.references == 0 && self.of(handle) == Some(piece) {
+            self.by_handle.remove(&handle);
+        }
+        self.end(piece)
+    }
+
+    fn map(&mut self, at: CUdeviceptr, bytes: u64, piece: Piece) {
+        if let Some(charged) = self.charged.get_mut(&piece) {
+            charged.mappings += 1;
+            self.mapped.insert(at, (bytes, piece));
+        }
+    }
+
+    /// The ranges that begin in `at .. at + bytes`, taken out.
+    fn unmap(&mut self, at: CUdeviceptr, bytes: u64) -> Vec<(Index, u64)> {
+        let end = at.saturating_add(bytes);
+        let starts: Vec<CUdeviceptr> = self.mapped.range(at..end).map(|(at, _)| *at).collect();
+        let pieces: Vec<Piece> = starts
+            .iter()
+            .filter_map(|start| self.mapped.remove(start))
+            .map(|(_, piece)| piece)
+            .collect();
+        pieces
+            .into_iter()
+            .filter_map(|piece| {
+                let charged = self.charged.get_mut(&piece)?;
+                charged.mappings = charged.mappings.saturating_sub(1);
+                self.end(piece)
+            })
+            .collect()
+    }
+
+    fn mapped_at(&self, address: CUdeviceptr) -> Option<Piece> {
+        let (start, (bytes, piece)) = self.mapped.range(..=address).next_back()?;
+        (address - start < *bytes).then_some(*piece)
+    }
+
+    fn end(&mut self, piece: Piece) -> Gone {
+        let charged = self.charged.get(&piece)?;
+        if charged.references > 0 || charged.mappings > 0 {
+            return None;
+        }
+        self.charged
+            .remove(&piece)
+            .map(|charged| (charged.device, charged.units))
+    }
+}
+
+static PIECES: Mutex<Option<Pieces>> = Mutex::new(None);
+
+fn pieces<R>(work: impl FnOnce(&mut Pieces) -> R) -> R {
+    work(PIECES.lock().get_or_insert_default())
+}
+
+/// `cuMemCreate`.
+pub(crate) fn create(
+    out: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    properties: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+    forward: impl FnOnce(
+        *mut CUmemGenericAllocationHandle,
+        usize,
+        *const CUmemAllocationProp,
+        c_ulonglong,
+    ) -> CUresult,
+) -> CUresult {
+    let Some(ordinal) = device_of(properties) else {
+        return forward(out, bytes, properties, flags);
+    };
+    let Some(seat) = session::seat() else {
+        return if session::is_inherited() {
+            forward(out, bytes, properties, flags)
+        } else {
+            CUresult::CUDA_ERROR_NOT_INITIALIZED
+        };
+    };
+    if out.is_null() || bytes == 0 {
+        return forward(out, bytes, properties, flags);
+    }
+    let Some(device) = device::by_ordinal(seat.pages, ordinal) else {
+        return not_ours(seat, ordinal, || forward(out, bytes, properties, flags));
+    };
+    let Ok(reservation) = account::reserve(seat, device, ledger::units(bytes as u64)) else {
+        return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    let result = forward(out, bytes, properties, flags);
+    if result == SUCCESS
+        && let Some(out) = Out::claim(out)
+    {
+        let units = reservation.commit();
+        pieces(|pieces| pieces.create(out.read(), device, units));
+    }
+    result
+}
+
+/// A number that is no device is the driver's to refuse; a device that is not the tenant's is ours.
+fn not_ours(_seat: Seat, ordinal: i32, forward: impl FnOnce() -> CUresult) -> CUresult {
+    let mut uuid = ffi::driver::CUuuid { bytes: [0; 16] };
+    // SAFETY: a place for one UUID.
+    match unsafe { crate::real::cuDeviceGetUuid(&mut uuid, ordinal) } {
+        SUCCESS => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+        _ => forward(),
+    }
+}
+
+/// CUDA's number of the device that the memory is to lie on; `None` for host memory and nonsense.
+fn device_of(properties: *const CUmemAllocationProp) -> Option<i32> {
+    let properties = Out::claim(properties.cast_mut())?.read();
+    let location = properties.location;
+    let is_on_device = location.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE
+        // The locality domains of CUDA 13: parts of a device.
+        || location.type_.0 == 6;
+    // SAFETY: every member of the union is an int, or begins with one.
+    let id = unsafe { location.__bindgen_anon_1.id };
+    is_on_device.then_some(id)
+}
+
+/// `cuMemRetainAllocationHandle`.
+pub(crate) fn retain(
+    out: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+    forward: impl FnOnce(*mut CUmemGenericAllocationHandle, *mut c_void) -> CUresult,
+) -> CUresult {
+    let result = forward(out, address);
+    if result == SUCCESS
+        && session::seat().is_some()
+        && let Some(out) = Out::claim(out)
+    {
+        let handle = out.read();
+        pieces(|pieces| {
+            if let Some(piece) = pieces.mapped_at(address as CUdeviceptr) {
+                pieces.retain(handle, piece);
+            }
+        });
+    }
+    result
+}
+
+/// `cuMemRelease`.
+pub(crate) fn release(
+    handle: CUmemGenericAllocationHandle,
+    forward: impl FnOnce(CUmemGenericAllocationHandle) -> CUresult,
+) -> CUresult {
+    let Some(seat) = session::seat() else {
+        return forward(handle);
+    };
+    // Looked up before: once released, another thread may be given the same number.
+    let piece = pieces(|pieces| pieces.of(handle));
+    let result = forward(handle);
+    if result == SUCCESS
+        && let Some(piece) = piece
+    {
+        give_back(seat, pieces(|pieces| pieces.release(handle, piece)));
+    }
+    result
+}
+
+/// `cuMemMap`: charges nothing, and holds the memory.
+pub(crate) fn map(
+    pointer: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: c_ulonglong,
+    forward: impl FnOnce(
+        CUdeviceptr,
+        usize,
+        usize,
+        CUmemGenericAllocationHandle,
+        c_ulonglong,
+    ) -> CUresult,
+) -> CUresult {
+    let piece = session::seat().and_then(|_| pieces(|pieces| pieces.of(handle)));
+    let result = forward(pointer, bytes, offset, handle, flags);
+    if result == SUCCESS
+        && let Some(piece) = piece
+    {
+        pieces(|pieces| pieces.map(pointer, bytes as u64, piece));
+    }
+    result
+}
+
+/// `cuMemUnmap`.
+pub(crate) fn unmap(
+    pointer: CUdeviceptr,
+    bytes: usize,
+    forward: impl FnOnce(CUdeviceptr, usize) -> CUresult,
+) -> CUresult {
+    let Some(seat) = session::seat() else {
+        return forward(pointer, bytes);
+    };
+    let result = forward(pointer, bytes);
+    if result == SUCCESS {
+        for gone in pieces(|pieces| pieces.unmap(pointer, bytes as u64)) {
+            give_back(seat, Some(gone));
+        }
+    }
+    result
+}
+
+fn give_back(seat: Seat, gone: Gone) {
+    if let Some((device, units)) = gone {
+        account::release(seat, device, units);
+    }
+}
