@@ -1,0 +1,192 @@
+//! What the status socket speaks: the JSON bodies, shared by the daemon and by its clients.
+//!
+//! Fields are only ever added; a client ignores those that it does not know.
+
+use serde::{Deserialize, Serialize};
+
+/// Body of `GET /v1/status`: everything at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// The daemon itself.
+    pub daemon: DaemonInfo,
+    /// The driver that tenants get.
+    pub driver: DriverInfo,
+    /// The node's devices, by index.
+    pub devices: Vec<DeviceInfo>,
+    /// All tenants, oldest first.
+    pub tenants: Vec<TenantInfo>,
+}
+
+/// The daemon itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DaemonInfo {
+    /// Its process id.
+    pub pid: u32,
+    /// Whole seconds since it started.
+    pub uptime_seconds: u64,
+    /// Its runtime folder.
+    pub runtime_dir: String,
+}
+
+/// The driver that tenants get, and where it lies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverInfo {
+    /// `real` or `stand-in`.
+    pub kind: DriverKind,
+    /// Absolute path of `libcuda.so.1`, where the daemon knows it.
+    pub libcuda: Option<String>,
+    /// Absolute path of `libnvidia-ml.so.1`, where the daemon knows it.
+    pub libnvml: Option<String>,
+    /// With the stand-in: the socket of the process that is the hardware.
+    pub gpu_socket: Option<String>,
+}
+
+/// Which of the two drivers it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverKind {
+    /// NVIDIA's own.
+    Real,
+    /// The one that needs no hardware.
+    StandIn,
+}
+
+/// One device of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Its NVML index.
+    pub index: u32,
+    /// Its UUID, as NVML spells it.
+    pub uuid: String,
+    /// Its product name.
+    pub name: String,
+    /// Its size, in bytes.
+    pub memory_bytes: u64,
+    /// Sum of all tenants' caps on it, in bytes.
+    pub memory_promised_bytes: u64,
+    /// What is in use on it by NVML's account, in bytes; by the tenants' own where NVML is silent.
+    pub memory_used_bytes: u64,
+}
+
+/// One tenant. Also the body of `GET /v1/tenants/{name}` and the answer to `PATCH`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantInfo {
+    /// Its name, unique among live tenants.
+    pub name: String,
+    /// Its number, unique in this daemon's ledger.
+    pub id: u64,
+    /// The process that it was registered for.
+    pub owner_pid: u32,
+    /// Its devices, in the order of its pages.
+    pub devices: Vec<TenantDeviceInfo>,
+    /// Its attached processes.
+    pub processes: Vec<ProcessInfo>,
+}
+
+/// A tenant's part of one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantDeviceInfo {
+    /// NVML index of the device.
+    pub index: u32,
+    /// UUID of the device.
+    pub uuid: String,
+    /// The cap, in bytes.
+    pub memory_limit_bytes: u64,
+    /// What its processes hold together, in bytes.
+    pub memory_used_bytes: u64,
+    /// Most that they ever held together, in bytes.
+    pub memory_peak_bytes: u64,
+    /// Requests refused because of the cap.
+    pub oom_refusals: u64,
+    /// Size of the last refused request, in bytes.
+    pub last_refused_bytes: u64,
+}
+
+/// An attached process of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Its process id, as the daemon sees it.
+    pub pid: u32,
+    /// The command's short name; empty where the process has just gone.
+    pub command: String,
+    /// What it holds on all devices together, in bytes.
+    pub memory_used_bytes: u64,
+}
+
+/// Body of `POST /v1/tenants`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterRequest {
+    /// What to call it; absent: `tenant-<number>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Cap on each device, in the forms of [`crate::quota::Request::parse`].
+    pub memory: String,
+    /// Which devices; absent: those that `memory` names, else all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<GpuName>>,
+    /// The process that the tenant lives as long as.
+    pub owner_pid: u32,
+}
+
+/// A device as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum GpuName {
+    /// By NVML index.
+    Index(u32),
+    /// By UUID, or by index in digits.
+    Text(String),
+}
+
+impl From<&str> for GpuName {
+    /// Digits are an index, all else a UUID.
+    fn from(text: &str) -> Self {
+        text.parse()
+            .map_or_else(|_| Self::Text(text.to_owned()), Self::Index)
+    }
+}
+
+/// Answer to `POST /v1/tenants`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u64,
+    /// What its processes prove themselves with: 32 hexadecimal digits.
+    pub token: String,
+    /// Where they attach.
+    pub attach_socket: String,
+    /// Its devices with their caps.
+    pub devices: Vec<TenantDeviceInfo>,
+}
+
+/// Body of `PATCH /v1/tenants/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeRequest {
+    /// The new cap, in the forms of [`crate::quota::Request::parse`].
+    pub memory: String,
+    /// Which of the tenant's devices it is for; absent: those that `memory` names, else all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuName>,
+}
+
+/// Body of `GET /v1/health`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Whether the daemon has found its devices and takes registrations.
+    pub is_ready: bool,
+    /// Version of the daemon.
+    pub version: String,
+}
+
+/// Body of every answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One sentence.
+    pub error: String,
+}

@@ -1,0 +1,530 @@
+//! The registry: who the tenants are, what they were promised, and which slots their processes hold.
+//!
+//! Pure: values in, values out. Pages, sockets, processes and the clock are the callers'.
+
+use crate::api::GpuName;
+use crate::quota::{Memory, QuotaError, Request, Size};
+use ffi::wire::{MAX_DEVICES, MAX_SLOTS, Token};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Longest name of a tenant, in bytes: what fits a host name.
+const MAX_NAME_BYTES: usize = 63;
+
+/// One device of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// NVML index.
+    pub index: u32,
+    /// UUID, as NVML spells it.
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// Size, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A process, told apart from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Process id in the daemon's PID namespace.
+    pub pid: u32,
+    /// Its start, in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// A process that holds a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotHolder {
+    /// The process.
+    pub process: ProcessId,
+    /// The slot's generation since it holds it.
+    pub generation: u32,
+}
+
+/// What a tenant was promised on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The device.
+    pub device: Device,
+    /// The cap, in bytes.
+    pub limit_bytes: u64,
+}
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Its number; never used again.
+    pub id: u64,
+    /// Its name, unique among live tenants.
+    pub name: String,
+    /// What its processes prove themselves with.
+    pub token: Token,
+    /// What its pages carry.
+    pub nonce: [u8; 16],
+    /// The process that it was registered for.
+    pub owner: ProcessId,
+    /// Its devices, in the order of its pages.
+    pub shares: Vec<Share>,
+    /// Who holds which slot.
+    pub slots: BTreeMap<u32, SlotHolder>,
+    /// The generation that the next change of hands gets. One count for all slots, so that no two
+    /// holders of any slot ever share a generation.
+    pub next_generation: u32,
+    /// Whether the owner still lives.
+    #[serde(skip)]
+    pub is_owner_alive: bool,
+    /// Connections that hold no slot.
+    #[serde(skip)]
+    pub observers: u32,
+}
+
+impl Tenant {
+    /// Whether nobody is left: no owner and no process.
+    pub fn is_over(&self) -> bool {
+        !self.is_owner_alive && self.slots.is_empty() && self.observers == 0
+    }
+
+    /// Gives the lowest free slot to `process`; `None`: all are taken.
+    pub fn take_slot(&mut self, process: ProcessId) -> Option<(u32, SlotHolder)> {
+        // Both are in order, so the first that differ is the lowest free one.
+        let mut free = 0;
+        for slot in self.slots.keys() {
+            if *slot != free {
+                break;
+            }
+            free += 1;
+        }
+        if free as usize >= MAX_SLOTS {
+            return None;
+        }
+        let holder = SlotHolder {
+            process,
+            generation: self.generation(),
+        };
+        self.slots.insert(free, holder);
+        Some((free, holder))
+    }
+
+    /// A generation that no slot had before.
+    pub fn generation(&mut self) -> u32 {
+        let generation = self.next_generation;
+        // Zero is left out: it is what a slot that was never used has.
+        self.next_generation = generation.wrapping_add(1).max(1);
+        generation
+    }
+}
+
+/// What a new tenant is to be; made by the caller, since names, tokens and processes are the world's.
+#[derive(Debug, Clone)]
+pub struct NewTenant {
+    /// Its name; `None`: `tenant-<number>`.
+    pub name: Option<String>,
+    /// Its caps.
+    pub memory: Request,
+    /// Its devices; `None`: those that `memory` names, else all.
+    pub gpus: Option<Vec<GpuName>>,
+    /// What it lives as long as.
+    pub owner: ProcessId,
+    /// Sixteen random bytes.
+    pub token: Token,
+    /// Sixteen random bytes.
+    pub nonce: [u8; 16],
+}
+
+/// Why the registry said no.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The cap itself is wrong.
+    #[error("{0}")]
+    Quota(#[from] QuotaError),
+    /// The name cannot be one.
+    #[error(
+        "\"{name}\" cannot name a tenant; accepted are 1 to 63 letters, digits, dots, dashes and \
+         underscores, beginning with a letter or digit"
+    )]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The name is in use.
+    #[error(
+        "a tenant named \"{name}\" is alive already (owner: process {owner}); choose another name"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Process id of the tenant's owner.
+        owner: u32,
+    },
+    /// No device has this index or UUID.
+    #[error("there is no device \"{name}\"; this node has {known}")]
+    UnknownDevice {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The two lists of devices do not fit, or one is empty, too long or repeats itself.
+    #[error("{0}")]
+    BadDevices(String),
+    /// The promise would be one too many.
+    #[error(
+        "device {device} cannot promise another {} ({asked_bytes} bytes): {} ({free_bytes} bytes) of \
+         {} are free{holders}", Size(*asked_bytes), Size(*free_bytes), Size(*promisable_bytes)
+    )]
+    NoRoom {
+        /// Index of the device.
+        device: u32,
+        /// What was asked for.
+        asked_bytes: u64,
+        /// What is still free.
+        free_bytes: u64,
+        /// What may be promised at most.
+        promisable_bytes: u64,
+        /// Who holds the rest: `; held by a: 2GiB, b: 1GiB`.
+        holders: String,
+    },
+    /// No tenant has this name.
+    #[error("there is no tenant named \"{name}\"; {}", known_tenants(known))]
+    NoSuchTenant {
+        /// What was asked for.
+        name: String,
+        /// Names of all tenants.
+        known: Vec<String>,
+    },
+}
+
+/// All tenants and all devices.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    devices: Vec<Device>,
+    overcommit_ratio: f64,
+    tenants: BTreeMap<u64, Tenant>,
+    next_id: u64,
+}
+
+impl Registry {
+    /// A registry without devices or tenants. `overcommit_ratio` is above zero.
+    pub fn new(overcommit_ratio: f64) -> Self {
+        Self {
+            devices: Vec::new(),
+            overcommit_ratio,
+            tenants: BTreeMap::new(),
+            next_id: 1,
+        }
+    }
+
+    /// Takes over the tenants of the daemon before; their promises stand, whatever the ratio is now.
+    pub fn restore(&mut self, tenants: Vec<Tenant>, next_id: u64) {
+        for tenant in tenants {
+            self.next_id = self.next_id.max(tenant.id.saturating_add(1));
+            self.tenants.insert(tenant.id, tenant);
+        }
+        self.next_id = self.next_id.max(next_id);
+    }
+
+    /// Sets what devices there are.
+    pub fn set_devices(&mut self, devices: Vec<Device>) {
+        self.devices = devices;
+    }
+
+    /// All devices, by index.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The number of the next tenant.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// All tenants, oldest first.
+    pub fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        self.tenants.values()
+    }
+
+    /// The tenant with this number.
+    pub fn tenant(&self, id: u64) -> Option<&Tenant> {
+        self.tenants.get(&id)
+    }
+
+    /// The tenant with this number, to be changed.
+    pub fn tenant_mut(&mut self, id: u64) -> Option<&mut Tenant> {
+        self.tenants.get_mut(&id)
+    }
+
+    /// The tenant with this name.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchTenant`], which names those that there are.
+    pub fn named(&self, name: &str) -> Result<&Tenant, Refusal> {
+        self.tenants()
+            .find(|tenant| tenant.name == name)
+            .ok_or_else(|| Refusal::NoSuchTenant {
+                name: name.to_owned(),
+                known: self.tenants().map(|tenant| tenant.name.clone()).collect(),
+            })
+    }
+
+    /// The tenant whose token this is. Takes equally long for every wrong token.
+    pub fn by_token(&self, token: &Token) -> Option<&Tenant> {
+        self.tenants().fold(None, |found, tenant| {
+            if is_equal(&tenant.token, token) {
+                Some(tenant)
+            } else {
+                found
+            }
+        })
+    }
+
+    /// Removes a tenant and so frees its promise and its name.
+    pub fn remove(&mut self, id: u64) -> Option<Tenant> {
+        self.tenants.remove(&id)
+    }
+
+    /// Sum of all caps on the device with this UUID, in bytes.
+    pub fn promised_bytes(&self, uuid: &str) -> u64 {
+        self.holdings(uuid)
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+    }
+
+    /// Adds a tenant, if its name is free and its caps can be promised. Its owner counts as alive.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    pub fn register(&mut self, new: NewTenant) -> Result<&Tenant, Refusal> {
+        let id = self.next_id;
+        let name = new.name.unwrap_or_else(|| format!("tenant-{id}"));
+        if !is_name(&name) {
+            return Err(Refusal::BadName { name });
+        }
+        if let Some(holder) = self.tenants().find(|tenant| tenant.name == name) {
+            let owner = holder.owner.pid;
+            return Err(Refusal::NameTaken { name, owner });
+        }
+        let shares = self.shares(&new.memory, new.gpus.as_deref())?;
+        for share in &shares {
+            self.admit(&share.device, share.limit_bytes, 0)?;
+        }
+        self.next_id = id.saturating_add(1);
+        Ok(self.tenants.entry(id).or_insert(Tenant {
+            id,
+            name,
+            token: new.token,
+            nonce: new.nonce,
+            owner: new.owner,
+            shares,
+            slots: BTreeMap::new(),
+            next_generation: 1,
+            is_owner_alive: true,
+            observers: 0,
+        }))
+    }
+
+    /// Changes a tenant's caps, on `gpu` alone or on each device that `memory` is for. A cap may fall
+    /// below what is in use.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    pub fn change(
+        &mut self,
+        name: &str,
+        memory: &Request,
+        gpu: Option<&GpuName>,
+    ) -> Result<&Tenant, Refusal> {
+        let tenant = self.named(name)?;
+        let id = tenant.id;
+        let mut shares = tenant.shares.clone();
+        let own: Vec<Device> = shares.iter().map(|share| share.device.clone()).collect();
+        let mut changes: Vec<(usize, Memory)> = Vec::new();
+        match (memory, gpu) {
+            (Request::Every(memory), Some(gpu)) => changes.push((find(&own, gpu)?, *memory)),
+            (Request::Every(memory), None) => {
+                changes.extend((0..own.len()).map(|place| (place, *memory)));
+            }
+            (Request::Each(caps), None) => {
+                for (device, memory) in caps {
+                    changes.push((find(&own, &GpuName::from(device.as_str()))?, *memory));
+                }
+            }
+            (Request::Each(_), Some(_)) => {
+                return Err(Refusal::BadDevices(
+                    "a list of caps by device names its devices itself; leave the device out"
+                        .to_owned(),
+                ));
+            }
+        }
+        for (place, memory) in changes {
+            let Some(share) = shares.get_mut(place) else {
+                continue;
+            };
+            let limit_bytes = memory.on(share.device.index, share.device.memory_bytes)?;
+            if limit_bytes > share.limit_bytes {
+                self.admit(&share.device, limit_bytes, share.limit_bytes)?;
+            }
+            share.limit_bytes = limit_bytes;
+        }
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.shares = shares;
+        }
+        self.named(name)
+    }
+
+    /// Whether `asked_bytes` more, in place of `instead_of_bytes`, can be promised on `device`.
+    fn admit(
+        &self,
+        device: &Device,
+        asked_bytes: u64,
+        instead_of_bytes: u64,
+    ) -> Result<(), Refusal> {
+        // Exact up to 2^53 bytes, and a float beyond the largest integer becomes that.
+        let promisable_bytes = (device.memory_bytes as f64 * self.overcommit_ratio) as u64;
+        let others_bytes = self
+            .promised_bytes(&device.uuid)
+            .saturating_sub(instead_of_bytes);
+        let free_bytes = promisable_bytes.saturating_sub(others_bytes);
+        if asked_bytes <= free_bytes {
+            return Ok(());
+        }
+        let holders: Vec<String> = self
+            .holdings(&device.uuid)
+            .map(|(name, bytes)| format!("{name}: {}", Size(bytes)))
+            .collect();
+        Err(Refusal::NoRoom {
+            device: device.index,
+            asked_bytes,
+            free_bytes,
+            promisable_bytes,
+            holders: if holders.is_empty() {
+                String::new()
+            } else {
+                format!("; held by {}", holders.join(", "))
+            },
+        })
+    }
+
+    /// Who was promised how much of the device with this UUID.
+    fn holdings<'r>(&'r self, uuid: &'r str) -> impl Iterator<Item = (&'r str, u64)> {
+        self.tenants().flat_map(move |tenant| {
+            let shares = tenant.shares.iter();
+            shares
+                .filter(move |share| share.device.uuid == uuid)
+                .map(|share| (tenant.name.as_str(), share.limit_bytes))
+        })
+    }
+
+    /// The shares that a new tenant asks for, each within its device.
+    fn shares(&self, memory: &Request, gpus: Option<&[GpuName]>) -> Result<Vec<Share>, Refusal> {
+        let mut places: Vec<(usize, Option<Memory>)> = Vec::new();
+        if let Request::Each(caps) = memory {
+            for (device, cap) in caps {
+                let place = find(&self.devices, &GpuName::from(device.as_str()))?;
+                places.push((place, Some(*cap)));
+            }
+        }
+        let named = match gpus {
+            Some(gpus) => gpus
+                .iter()
+                .map(|gpu| find(&self.devices, gpu))
+                .collect::<Result<_, _>>()?,
+            None if places.is_empty() => (0..self.devices.len()).collect::<Vec<_>>(),
+            None => places.iter().map(|(place, _)| *place).collect(),
+        };
+        let mut shares = Vec::new();
+        for place in &named {
+            let cap = match memory {
+                Request::Every(cap) => Some(*cap),
+                Request::Each(_) => {
+                    let listed = places.iter().find(|(listed, _)| listed == place);
+                    listed.and_then(|(_, cap)| *cap)
+                }
+            };
+            let (Some(device), Some(cap)) = (self.devices.get(*place), cap) else {
+                return Err(Refusal::BadDevices(format!(
+                    "the list of caps says nothing about device {place}, which was asked for"
+                )));
+            };
+            shares.push(Share {
+                device: device.clone(),
+                limit_bytes: cap.on(device.index, device.memory_bytes)?,
+            });
+        }
+        if places.iter().any(|(place, _)| !named.contains(place)) {
+            return Err(Refusal::BadDevices(
+                "the list of caps names a device that was not asked for".to_owned(),
+            ));
+        }
+        let mut once = named.clone();
+        once.sort_unstable();
+        once.dedup();
+        if once.len() != named.len() || once.is_empty() || once.len() > MAX_DEVICES {
+            return Err(Refusal::BadDevices(format!(
+                "a tenant has from 1 to {MAX_DEVICES} different devices; {} were asked for",
+                once.len()
+            )));
+        }
+        Ok(shares)
+    }
+}
+
+/// The place of the device that `name` names. A UUID may be cut short where it stays unique, as
+/// `CUDA_VISIBLE_DEVICES` allows.
+fn find(devices: &[Device], name: &GpuName) -> Result<usize, Refusal> {
+    let mut found = devices.iter().enumerate().filter(|(_, device)| match name {
+        GpuName::Index(index) => device.index == *index,
+        GpuName::Text(text) => match text.parse::<u32>() {
+            Ok(index) => device.index == index,
+            Err(_) => {
+                text.len() > "GPU-".len()
+                    && device
+                        .uuid
+                        .to_ascii_lowercase()
+                        .starts_with(&text.to_ascii_lowercase())
+            }
+        },
+    });
+    match (found.next(), found.next()) {
+        (Some((place, _)), None) => Ok(place),
+        _ => Err(Refusal::UnknownDevice {
+            name: match name {
+                GpuName::Index(index) => index.to_string(),
+                GpuName::Text(text) => text.clone(),
+            },
+            known: devices
+                .iter()
+                .map(|device| format!("{} ({})", device.index, device.uuid))
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+}
+
+/// Whether two tokens are equal, in a time that does not tell where they differ.
+fn is_equal(one: &Token, other: &Token) -> bool {
+    let differing = one
+        .iter()
+        .zip(other)
+        .fold(0u8, |bits, (one, other)| bits | (one ^ other));
+    std::hint::black_box(differing) == 0
+}
+
+fn known_tenants(names: &[String]) -> String {
+    if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests;
