@@ -1,1 +1,238 @@
-//! Skeleton.
+//! The node's daemon: who may hold how much memory of which device, and who holds how much now.
+//!
+//! * [`config`], [`quota`], [`api`]: what people and programs say to it.
+//! * [`tenants`]: the registry; pure.
+//! * [`runtime`]: the folder of its sockets, its lock and its ledger.
+//! * [`run`], [`start`]: the daemon itself.
+//!
+//! # Threads and lock order
+//!
+//! The attach thread owns all clients' sockets; the heartbeat thread says that the daemon lives and
+//! writes the ledger; the status thread answers HTTP; the device thread asks NVML, and may hang there
+//! without holding up anybody. They share one state under one lock, held for microseconds and never
+//! across a system call that can wait. The ledger's lock is taken before it, never after.
+#![deny(unsafe_code)]
+
+pub mod api;
+mod attach;
+mod clients;
+pub mod config;
+mod descriptors;
+mod devices;
+mod heartbeat;
+mod ledger_file;
+mod messages;
+mod pages;
+mod process;
+pub mod quota;
+mod recovery;
+pub mod runtime;
+mod state;
+mod status;
+pub mod tenants;
+
+use api::DriverInfo;
+use config::Config;
+pub use devices::DeviceError;
+use runtime::{Folder, RuntimeError};
+use state::Shared;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tenants::Device;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What a daemon is to do; made from a [`Config`] and what the program found out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The runtime folder.
+    pub runtime_dir: PathBuf,
+    /// The driver that tenants get. Its `libnvml` is where this daemon asks for its devices; with the
+    /// stand-in, the caller has set `SLUICE_SIM_SOCKET` before any thread started.
+    pub driver: DriverInfo,
+    /// Sum of all caps on a device, as a multiple of its size.
+    pub overcommit_ratio: f64,
+    /// Group that may read the status socket, where it exists.
+    pub status_group: String,
+    /// The devices; `None`: those that NVML knows.
+    pub devices: Option<Vec<Device>>,
+}
+
+impl Settings {
+    /// What `config` says, in the folder and with the driver that the program settled on.
+    pub fn new(config: &Config, runtime_dir: PathBuf, driver: DriverInfo) -> Self {
+        Self {
+            runtime_dir,
+            driver,
+            overcommit_ratio: config.memory.overcommit_ratio,
+            status_group: config.status.group.clone(),
+            devices: None,
+        }
+    }
+}
+
+/// Why a daemon did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// Its runtime folder cannot be used.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// There are no devices.
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
+    /// The system refused something that it needs.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl DaemonError {
+    fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    shared: Arc<Shared>,
+    folder: Folder,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Runs a daemon until `SIGTERM` or `SIGINT`. Clients keep running, with their caps; the ledger stays,
+/// so that the next daemon takes them over.
+///
+/// # Errors
+/// It could not start.
+pub fn run(settings: Settings) -> Result<(), DaemonError> {
+    let system = DaemonError::system("wait for signals");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(&system)?;
+    // Before anything starts, so that no signal finds the default handler later on.
+    let (mut terminate, mut interrupt) = runtime
+        .block_on(async {
+            Ok((
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ))
+        })
+        .map_err(&system)?;
+    let daemon = start(settings)?;
+    runtime.block_on(async {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
+        }
+    });
+    daemon.stop();
+    Ok(())
+}
+
+/// Starts a daemon and returns when it has found its devices and takes registrations. Processes of
+/// tenants that an earlier daemon left are served at once, while it still looks for its devices.
+///
+/// # Errors
+/// The folder is unusable or taken, or there are no devices.
+pub fn start(settings: Settings) -> Result<Daemon, DaemonError> {
+    let folder = Folder::take(&settings.runtime_dir)?;
+    let attach_listener = folder.listen_attach()?;
+    let status_listener = folder.listen_status(&settings.status_group)?;
+    let shared = Arc::new(
+        Shared::new(&settings, folder.ledger()).map_err(DaemonError::system("start to watch"))?,
+    );
+    raise_descriptor_limit();
+    let mut daemon = Daemon {
+        shared: Arc::clone(&shared),
+        folder,
+        threads: Vec::new(),
+    };
+    let started = daemon.start_threads(&settings, attach_listener, status_listener);
+    if let Err(error) = started {
+        daemon.stop();
+        return Err(error);
+    }
+    tracing::info!(
+        folder = %settings.runtime_dir.display(),
+        devices = shared.state().registry.devices().len(),
+        tenants = shared.state().registry.tenants().count(),
+        "ready"
+    );
+    Ok(daemon)
+}
+
+impl Daemon {
+    /// Ends the daemon as `SIGTERM` does.
+    pub fn stop(self) {
+        self.shared.stop();
+        for thread in self.threads {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("a thread ended in a panic");
+            }
+        }
+        self.shared.save();
+        self.folder.remove_sockets();
+    }
+
+    fn start_threads(
+        &mut self,
+        settings: &Settings,
+        attach_listener: std::os::fd::OwnedFd,
+        status_listener: std::os::fd::OwnedFd,
+    ) -> Result<(), DaemonError> {
+        let system = DaemonError::system("start a thread");
+        let attach = attach::Server::new(Arc::clone(&self.shared), attach_listener)
+            .map_err(DaemonError::system("watch the attach socket"))?;
+        self.threads
+            .push(spawn("attach", || attach.run()).map_err(&system)?);
+        let shared = Arc::clone(&self.shared);
+        self.threads
+            .push(spawn("heartbeat", move || heartbeat::run(&shared)).map_err(&system)?);
+        let devices = devices::Watch::new(settings).map_err(&system)?;
+        let devices = Arc::new(devices);
+        let status = status::Server::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&devices),
+            settings,
+            status_listener,
+        )
+        .map_err(DaemonError::system("serve the status socket"))?;
+        self.threads
+            .push(spawn("status", || status.run()).map_err(&system)?);
+        let found = devices.discover()?;
+        for device in &found {
+            tracing::info!(
+                index = device.index,
+                uuid = device.uuid,
+                name = device.name,
+                memory = %quota::Size(device.memory_bytes),
+                "device"
+            );
+        }
+        self.shared.set_devices(found);
+        Ok(())
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+/// A client costs two descriptors; the usual soft limit of 1,024 is there for `select`, which is not
+/// used here.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it fails, fewer clients can attach, and they are told.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

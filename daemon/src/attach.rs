@@ -1,0 +1,539 @@
+//! The attach thread: processes come, hold a slot, and end.
+//!
+//! It owns the listener, every client's socket and pidfd. A process is gone when its pidfd says so
+//! (zombies are), or when its socket has ended *and* it no longer maps the usage page: a program may
+//! close all its descriptors and still hold memory, and one that has called `exec` lives on without.
+//!
+//! What it does not do: it never waits for a client. A message that is not there yet is an event later.
+
+use crate::clients::{Client, Clients};
+use crate::descriptors::{accept, peer_pidfd, receive};
+use crate::messages::{attached, read_request, reply, write_reply};
+use crate::pages::{Usage, inode};
+use crate::process;
+use crate::recovery::Recovery;
+use crate::state::{Pages, Shared, State, Watched};
+use crate::tenants::{ProcessId, Registry};
+use ffi::sync::Ordering;
+use ffi::wire::{
+    ATTACH_BYTES, AttachReply, AttachRequest, LAYOUT, attach_flags, attach_status, slot_state,
+};
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connections that may be open without having said anything; the oldest goes when one more comes.
+///
+/// As many as the listener's backlog: an honest process speaks right after it connects.
+const MAX_UNSPOKEN: usize = 1024;
+
+/// Connections of one tenant that only look: as many as may hold a slot.
+const MAX_OBSERVERS: u32 = ffi::wire::MAX_SLOTS as u32;
+
+/// Connections taken at once before other events get their turn.
+const ACCEPT_BATCH: usize = 64;
+
+/// How long the thread rests when the system has no descriptor left for one more connection.
+const NO_DESCRIPTORS_REST: Duration = Duration::from_millis(10);
+
+/// Everything that the attach thread has.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) clients: Clients,
+    listener: OwnedFd,
+    unspoken: BTreeMap<u64, OwnedFd>,
+    next_number: u64,
+    recovery: Recovery,
+}
+
+/// Who is at the other end of a connection, by the kernel's word.
+#[derive(Debug)]
+struct Peer {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+/// The kind of "no" that a process gets.
+type Status = u32;
+
+impl Server {
+    /// A server on `listener`; takes over the tenants in the shared state when it runs.
+    pub(crate) fn new(shared: Arc<Shared>, listener: OwnedFd) -> io::Result<Self> {
+        shared.watch(listener.as_fd(), Watched::Listener)?;
+        Ok(Self {
+            shared,
+            clients: Clients::default(),
+            listener,
+            unspoken: BTreeMap::new(),
+            next_number: 1,
+            recovery: Recovery::default(),
+        })
+    }
+
+    /// Runs until the daemon stops.
+    pub(crate) fn run(mut self) {
+        self.recovery = self.take_over();
+        let mut events = [EpollEvent::empty(); 64];
+        while !self.shared.is_stopping() {
+            let timeout = match self.recovery.remaining() {
+                // Rounded up, so that the deadline has passed when the time is over.
+                Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1))
+                    .unwrap_or(EpollTimeout::ZERO),
+                None => EpollTimeout::NONE,
+            };
+            let count = match self.shared.epoll().wait(&mut events, timeout) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => 0,
+                Err(errno) => {
+                    tracing::error!(%errno, "cannot wait for clients");
+                    return;
+                }
+            };
+            for event in events.iter().take(count) {
+                self.handle(Watched::unpack(event.data()));
+            }
+            if self.recovery.is_due() {
+                self.finish_recovery();
+                self.recovery = Recovery::default();
+            }
+        }
+    }
+
+    /// The number of the next client.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn handle(&mut self, what: Watched) {
+        match what {
+            Watched::Listener => self.accept_some(),
+            Watched::Stop => {}
+            Watched::Owner(tenant) => self.shared.owner_gone(tenant),
+            Watched::Process(number) => self.gone(number),
+            Watched::Socket(number) => match self.unspoken.remove(&number) {
+                Some(socket) => self.hear(number, socket),
+                None => self.socket_ended(number),
+            },
+        }
+    }
+
+    fn accept_some(&mut self) {
+        for _ in 0..ACCEPT_BATCH {
+            match accept(self.listener.as_fd()) {
+                Ok(socket) => {
+                    let number = self.number();
+                    // Most have sent their request by now, and need no watch for it.
+                    self.hear(number, socket);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    let is_room_made = self.unspoken.pop_first().is_some();
+                    if !is_room_made {
+                        tracing::warn!(%error, "cannot take a connection");
+                        std::thread::sleep(NO_DESCRIPTORS_REST);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a request, if it is there, and answers it.
+    fn hear(&mut self, number: u64, socket: OwnedFd) {
+        let mut message = [0; ATTACH_BYTES];
+        match receive(socket.as_fd(), &mut message) {
+            Ok((0, _)) => {}
+            Ok((length, descriptor)) => {
+                let request = message.get(..length).and_then(read_request);
+                self.answer(number, socket, request, descriptor);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let watched = Watched::Socket(number);
+                if self.shared.watch(socket.as_fd(), watched).is_ok() {
+                    self.unspoken.insert(number, socket);
+                }
+                if self.unspoken.len() > MAX_UNSPOKEN {
+                    self.unspoken.pop_first();
+                }
+            }
+            Err(_) => {
+                let _ = send(socket.as_fd(), &reply(attach_status::MALFORMED), &[]);
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        number: u64,
+        socket: OwnedFd,
+        request: Option<AttachRequest>,
+        descriptor: Option<OwnedFd>,
+    ) {
+        let refused = match request {
+            None => Err(attach_status::MALFORMED),
+            Some(request) if request.layout != LAYOUT => Err(attach_status::LAYOUT),
+            Some(request) => self.serve(number, &socket, &request, descriptor),
+        };
+        match refused {
+            // Its client keeps the socket from here on.
+            Ok(true) => self.keep(number, socket),
+            Ok(false) => {}
+            Err(status) => {
+                tracing::debug!(status, "attach refused");
+                // Whoever does not read the answer finds the end of the connection.
+                let _ = send(socket.as_fd(), &reply(status), &[]);
+            }
+        }
+    }
+
+    /// Does what a request asks. True: the connection is a client's now.
+    fn serve(
+        &mut self,
+        number: u64,
+        socket: &OwnedFd,
+        request: &AttachRequest,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<bool, Status> {
+        let peer = peer(socket.as_fd()).ok_or(attach_status::STRANGER)?;
+        let tenant =
+            identify(&self.shared.state().registry, request).ok_or(attach_status::STRANGER)?;
+        if request.flags & attach_flags::SWEEP != 0 {
+            self.sweep(tenant);
+            let _ = send(socket.as_fd(), &reply(attach_status::OK), &[]);
+            return Ok(false);
+        }
+        if request.flags & attach_flags::OBSERVER != 0 {
+            return self.observe(number, socket, tenant, &peer).map(|()| true);
+        }
+        if request.flags & attach_flags::REJOIN != 0 {
+            return self.rejoin(number, socket, tenant, peer, request, descriptor);
+        }
+        self.join(number, socket, tenant, peer).map(|()| true)
+    }
+
+    fn observe(
+        &mut self,
+        number: u64,
+        socket: &OwnedFd,
+        id: u64,
+        peer: &Peer,
+    ) -> Result<(), Status> {
+        self.need_usage(id)?;
+        let mut state = self.shared.state();
+        let tenant = state
+            .registry
+            .tenant_mut(id)
+            .ok_or(attach_status::STRANGER)?;
+        if tenant.observers >= MAX_OBSERVERS {
+            return Err(attach_status::FULL);
+        }
+        tenant.observers += 1;
+        let client = Client {
+            tenant: id,
+            slot: None,
+            pid: peer.pid,
+            socket: None,
+            pidfd: None,
+        };
+        self.clients.insert(number, client);
+        // Where it fails, the socket's end is the next event.
+        let _ = send_pages(socket.as_fd(), &attached(id, 0, 0), state.pages.get(&id));
+        Ok(())
+    }
+
+    fn join(&mut self, number: u64, socket: &OwnedFd, id: u64, peer: Peer) -> Result<(), Status> {
+        self.need_usage(id)?;
+        let process = process::identify(peer.pid).ok_or(attach_status::STRANGER)?;
+        self.forget_former_life(id, peer.pid);
+        let mut state = self.shared.state();
+        let mut taken = take_slot(&mut state, id, process);
+        if taken == Err(attach_status::FULL) {
+            drop(state);
+            self.sweep(id);
+            state = self.shared.state();
+            taken = take_slot(&mut state, id, process);
+        }
+        let (slot, generation, is_first) = taken?;
+        drop(state);
+        self.shared
+            .watch(peer.pidfd.as_fd(), Watched::Process(number))
+            .map_err(|_| attach_status::LATER)
+            .inspect_err(|_| self.shared.state().reap(id, slot))?;
+        let client = Client {
+            tenant: id,
+            slot: Some(slot),
+            pid: peer.pid,
+            socket: None,
+            pidfd: Some(peer.pidfd),
+        };
+        self.clients.insert(number, client);
+        if is_first {
+            // Before the process has its pages: a successor must know that there are some to look for.
+            self.shared.save();
+        }
+        let state = self.shared.state();
+        let answer = attached(id, slot, generation);
+        // Where it fails, the socket's end is the next event.
+        let _ = send_pages(socket.as_fd(), &answer, state.pages.get(&id));
+        tracing::debug!(tenant = id, pid = peer.pid, slot, "process attached");
+        Ok(())
+    }
+
+    /// A process that holds a slot comes back: after a daemon's end, or with a new connection.
+    fn rejoin(
+        &mut self,
+        number: u64,
+        socket: &OwnedFd,
+        id: u64,
+        peer: Peer,
+        request: &AttachRequest,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<bool, Status> {
+        self.accept_usage(id, descriptor)?;
+        let slot = request.slot;
+        {
+            let state = self.shared.state();
+            let tenant = state.registry.tenant(id).ok_or(attach_status::STRANGER)?;
+            let is_its_own = tenant.slots.get(&slot).is_some_and(|holder| {
+                holder.process.pid == peer.pid && holder.generation == request.slot_generation
+            });
+            if !is_its_own {
+                return Err(attach_status::MALFORMED);
+            }
+        }
+        let known = self.clients.holder(id, slot);
+        let number = match known {
+            Some(known) => known,
+            None => {
+                let client = Client {
+                    tenant: id,
+                    slot: Some(slot),
+                    pid: peer.pid,
+                    socket: None,
+                    pidfd: None,
+                };
+                self.clients.insert(number, client);
+                number
+            }
+        };
+        self.shared
+            .watch(peer.pidfd.as_fd(), Watched::Process(number))
+            .map_err(|_| attach_status::LATER)?;
+        let copy = socket.try_clone().map_err(|_| attach_status::LATER)?;
+        if let Some(client) = self.clients.client_mut(number) {
+            client.pidfd = Some(peer.pidfd);
+        }
+        let answer = attached(id, slot, request.slot_generation);
+        let state = self.shared.state();
+        let _ = send_pages(socket.as_fd(), &answer, state.pages.get(&id));
+        drop(state);
+        tracing::debug!(tenant = id, pid = peer.pid, slot, "process came back");
+        self.keep(number, copy);
+        Ok(false)
+    }
+
+    /// Gives `socket` to the client with this number, and watches it.
+    fn keep(&mut self, number: u64, socket: OwnedFd) {
+        let is_watched = self
+            .shared
+            .watch(socket.as_fd(), Watched::Socket(number))
+            .is_ok();
+        if let Some(client) = self.clients.client_mut(number) {
+            client.socket = Some(socket);
+        }
+        if !is_watched {
+            self.socket_ended(number);
+        }
+    }
+
+    /// A client's socket has ended, or says what no client says.
+    fn socket_ended(&mut self, number: u64) {
+        let Some(client) = self.clients.client_mut(number) else {
+            return;
+        };
+        // Closing it ends the watch.
+        client.socket = None;
+        let (tenant, pid, is_observer) = (client.tenant, client.pid, client.slot.is_none());
+        if is_observer || !self.maps_usage(tenant, pid) {
+            self.gone(number);
+        } else {
+            tracing::debug!(
+                tenant,
+                pid,
+                "process closed its connection and still holds memory"
+            );
+        }
+    }
+
+    /// Whether a process still maps its tenant's usage page; yes, where nobody can tell.
+    pub(crate) fn maps_usage(&self, tenant: u64, pid: u32) -> bool {
+        let inode = {
+            let state = self.shared.state();
+            let usage = state
+                .pages
+                .get(&tenant)
+                .and_then(|pages| pages.usage.as_ref());
+            usage.and_then(|usage| usage.inode().ok())
+        };
+        inode.is_none_or(|inode| process::maps_usage(pid, inode).unwrap_or(true))
+    }
+
+    /// A client is gone: what it held is given back.
+    pub(crate) fn gone(&mut self, number: u64) {
+        let Some(client) = self.clients.remove(number) else {
+            return;
+        };
+        let mut state = self.shared.state();
+        match client.slot {
+            Some(slot) => state.reap(client.tenant, slot),
+            None => {
+                if let Some(tenant) = state.registry.tenant_mut(client.tenant) {
+                    tenant.observers = tenant.observers.saturating_sub(1);
+                }
+            }
+        }
+        state.remove_if_over(client.tenant);
+    }
+
+    /// Gives back what dead processes of a tenant held, without waiting for their events.
+    fn sweep(&mut self, tenant: u64) {
+        for number in self.clients.dead(tenant) {
+            self.gone(number);
+        }
+    }
+
+    /// A process that attaches anew has called `exec` since it held a slot without a connection.
+    fn forget_former_life(&mut self, tenant: u64, pid: u32) {
+        let former: Vec<u64> = self
+            .clients
+            .holders(tenant)
+            .filter(|(_, client)| client.pid == pid && client.socket.is_none())
+            .map(|(number, _)| number)
+            .collect();
+        for number in former {
+            if !self.maps_usage(tenant, pid) {
+                self.gone(number);
+            }
+        }
+    }
+
+    /// Sees to it that a tenant has a usage page: its own of before if anybody may still hold it.
+    fn need_usage(&mut self, id: u64) -> Result<(), Status> {
+        let mut state = self.shared.state();
+        let state = &mut *state;
+        let pages = state.pages.get_mut(&id).ok_or(attach_status::LATER)?;
+        if pages.usage.is_some() {
+            return Ok(());
+        }
+        if self.recovery.remaining().is_some() || self.clients.has_holders(id) {
+            return Err(attach_status::LATER);
+        }
+        let tenant = state
+            .registry
+            .tenant_mut(id)
+            .ok_or(attach_status::STRANGER)?;
+        tenant.slots.clear();
+        pages.usage = Some(Usage::create(tenant).map_err(|_| attach_status::LATER)?);
+        Ok(())
+    }
+
+    /// Takes the usage page that a process brings back, or checks that it is the one at hand.
+    fn accept_usage(&mut self, id: u64, descriptor: Option<OwnedFd>) -> Result<(), Status> {
+        let brought = descriptor
+            .as_ref()
+            .and_then(|descriptor| inode(descriptor.as_fd()).ok());
+        let known = {
+            let state = self.shared.state();
+            let pages = state.pages.get(&id).ok_or(attach_status::LATER)?;
+            pages.usage.as_ref().map(|usage| usage.inode().ok())
+        };
+        match (known, descriptor) {
+            (Some(known), _) if brought.is_none() || brought == known => Ok(()),
+            (None, Some(descriptor)) => self
+                .adopt(id, descriptor)
+                .then_some(())
+                .ok_or(attach_status::MALFORMED),
+            _ => Err(attach_status::MALFORMED),
+        }
+    }
+}
+
+/// Whose process sent a request.
+///
+/// The token says so. Where a tenant is a container, its listener, cgroup or PID namespace will: that
+/// question belongs here, before the token's.
+fn identify(registry: &Registry, request: &AttachRequest) -> Option<u64> {
+    registry.by_token(&request.token).map(|tenant| tenant.id)
+}
+
+/// Who connected `socket`; `None`: it has ended already, or its PID namespace is not ours or below.
+fn peer(socket: BorrowedFd<'_>) -> Option<Peer> {
+    let credentials = getsockopt(&socket, PeerCredentials).ok()?;
+    let pid = u32::try_from(credentials.pid())
+        .ok()
+        .filter(|pid| *pid > 0)?;
+    let pidfd = peer_pidfd(socket, pid).ok()?;
+    Some(Peer { pid, pidfd })
+}
+
+/// Gives a slot to a process, and writes its header: slot, generation, whether it is the only one.
+fn take_slot(state: &mut State, id: u64, process: ProcessId) -> Result<(u32, u32, bool), Status> {
+    let tenant = state
+        .registry
+        .tenant_mut(id)
+        .ok_or(attach_status::STRANGER)?;
+    let usage = state.pages.get(&id).and_then(|pages| pages.usage.as_ref());
+    let page = usage.ok_or(attach_status::LATER)?.page();
+    let devices = tenant.shares.len();
+    let (slot, holder) = tenant.take_slot(process).ok_or(attach_status::FULL)?;
+    let is_first = tenant.slots.len() == 1;
+    for books in (0..devices).filter_map(|device| ledger::Books::of(page, device)) {
+        books.settle(slot);
+    }
+    if let Some(place) = page.slots.get(slot as usize) {
+        let header = &place.header;
+        header.pid.store(process.pid, Ordering::Relaxed);
+        header
+            .generation
+            .store(holder.generation, Ordering::Relaxed);
+        // Release; who finds the slot live finds its owner.
+        header.state.store(slot_state::LIVE, Ordering::Release);
+    }
+    state.is_unsaved = true;
+    Ok((slot, holder.generation, is_first))
+}
+
+fn send_pages(
+    socket: BorrowedFd<'_>,
+    answer: &AttachReply,
+    pages: Option<&Pages>,
+) -> nix::Result<()> {
+    let Some((pages, usage)) = pages.and_then(|pages| Some((pages, pages.usage.as_ref()?))) else {
+        return Err(Errno::ENOENT);
+    };
+    let numbers = [pages.control.fd().as_raw_fd(), usage.fd().as_raw_fd()];
+    send(socket, answer, &numbers)
+}
+
+fn send(socket: BorrowedFd<'_>, answer: &AttachReply, numbers: &[RawFd]) -> nix::Result<()> {
+    let bytes = write_reply(answer);
+    let rights = [ControlMessage::ScmRights(numbers)];
+    let controls = if numbers.is_empty() { &[][..] } else { &rights };
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&bytes)],
+        controls,
+        flags,
+        None,
+    )?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What `/proc` says about a process.
+
+use crate::pages::USAGE_NAME;
+use crate::tenants::ProcessId;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+/// The process that has this number now; `None`: there is none.
+pub(crate) fn identify(pid: u32) -> Option<ProcessId> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(ProcessId {
+        pid,
+        start_ticks: start_ticks(&stat)?,
+    })
+}
+
+/// Field 22 of `/proc/PID/stat`. The second field is the command, in parentheses, and may hold
+/// anything, also parentheses: fields are counted from the last one.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    // The first of these is field 3.
+    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// Short name of the command that a process runs; empty where it is gone.
+pub(crate) fn command(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map(|name| name.trim_end_matches('\n').to_owned())
+        .unwrap_or_default()
+}
+
+/// The user that a process runs as.
+pub(crate) fn user(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid())
+}
+
+/// Whether a process maps the usage page with this inode; an error where `/proc` does not say.
+pub(crate) fn maps_usage(pid: u32, inode: u64) -> io::Result<bool> {
+    let inode = inode.to_string();
+    let name = USAGE_NAME.to_string_lossy();
+    for line in BufReader::new(File::open(format!("/proc/{pid}/maps"))?).lines() {
+        // address, access, offset, device, inode, name
+        let line = line?;
+        let mut fields = line.split_ascii_whitespace().skip(4);
+        let is_it = fields.next() == Some(inode.as_str())
+            && fields.next().is_some_and(|path| path.ends_with(&*name));
+        if is_it {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Opens each usage page that a process has a descriptor of; there is seldom more than one.
+///
+/// What comes may be anything that bears the name: the caller checks it.
+pub(crate) fn usage_pages(pid: u32) -> impl Iterator<Item = OwnedFd> {
+    let prefix = format!("/memfd:{} ", USAGE_NAME.to_string_lossy());
+    let folder = fs::read_dir(format!("/proc/{pid}/fd"));
+    folder
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(move |entry| {
+            let target = fs::read_link(entry.path()).ok()?;
+            if !target.to_string_lossy().starts_with(&prefix) {
+                return None;
+            }
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).open(entry.path()).ok()?;
+            Some(OwnedFd::from(file))
+        })
+}
+
+/// Tells this run of the machine from every other one: process ids mean nothing in another.
+pub(crate) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// Sixteen bytes that nobody can guess.
+pub(crate) fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_full_of_parentheses_does_not_shift_the_fields() {
+        let rest = (3..=52).map(|n| n.to_string()).collect::<Vec<_>>();
+        let stat = format!("17 (a) b (c) {}", rest.join(" "));
+        assert_eq!(start_ticks(&stat), Some(22));
+        assert_eq!(start_ticks("17 (a"), None);
+    }
+
+    #[test]
+    fn this_process_is_identified_the_same_way_twice() {
+        let this = identify(std::process::id()).expect("alive");
+        assert_eq!(Some(this), identify(this.pid));
+        assert_eq!(identify(u32::MAX), None);
+    }
+}

@@ -1,0 +1,356 @@
+//! What the daemon's threads share: the registry, each tenant's pages, and whom the attach thread
+//! watches.
+
+use crate::Settings;
+use crate::descriptors::{is_dead, pidfd};
+use crate::ledger_file::{self, Ledger};
+use crate::pages::{Control, Usage};
+use crate::process;
+use crate::tenants::{Device, NewTenant, Refusal, Registry, Tenant};
+use ffi::sync::Ordering;
+use ffi::wire::slot_state;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::time::{ClockId, clock_gettime};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering as Memory};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// What an epoll event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// Somebody wants to attach.
+    Listener,
+    /// The daemon is to stop.
+    Stop,
+    /// A tenant's owner.
+    Owner(u64),
+    /// A client's socket.
+    Socket(u64),
+    /// A client's process.
+    Process(u64),
+}
+
+impl Watched {
+    /// Bits above the number.
+    const KIND_SHIFT: u32 = 56;
+
+    fn pack(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Listener => (0, 0),
+            Self::Stop => (1, 0),
+            Self::Owner(number) => (2, number),
+            Self::Socket(number) => (3, number),
+            Self::Process(number) => (4, number),
+        };
+        (kind << Self::KIND_SHIFT) | number
+    }
+
+    pub(crate) fn unpack(word: u64) -> Self {
+        let number = word & ((1 << Self::KIND_SHIFT) - 1);
+        match word >> Self::KIND_SHIFT {
+            0 => Self::Listener,
+            2 => Self::Owner(number),
+            3 => Self::Socket(number),
+            4 => Self::Process(number),
+            _ => Self::Stop,
+        }
+    }
+}
+
+/// A tenant's pages, and what tells that its owner has ended.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pub(crate) control: Control,
+    /// `None`: an earlier daemon made it, and no process has brought it back yet.
+    pub(crate) usage: Option<Usage>,
+    owner: Option<OwnedFd>,
+}
+
+/// What changes, all of it under one lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) registry: Registry,
+    pub(crate) pages: BTreeMap<u64, Pages>,
+    /// Whether the devices are known.
+    pub(crate) is_ready: bool,
+    /// Whether the ledger's file is behind.
+    pub(crate) is_unsaved: bool,
+}
+
+/// What all threads have.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    epoll: Epoll,
+    stop: EventFd,
+    is_stopping: AtomicBool,
+    stopped: Notify,
+    /// The ledger's file; its lock is taken before the state's.
+    ledger: Mutex<PathBuf>,
+    boot_id: String,
+    pub(crate) started: Instant,
+}
+
+/// Why a tenant could not be registered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegisterError {
+    /// The registry said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The system did.
+    #[error("cannot make a tenant: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Shared {
+    /// An empty state, or what an earlier daemon left in the ledger `file`; those tenants have a
+    /// control page at once, and wait for their usage page.
+    pub(crate) fn new(settings: &Settings, file: PathBuf) -> io::Result<Self> {
+        let boot_id = process::boot_id();
+        let mut registry = Registry::new(settings.overcommit_ratio);
+        if let Some(ledger) = ledger_file::read(&file, &boot_id) {
+            registry.restore(ledger.tenants, ledger.next_id);
+        }
+        let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let shared = Self {
+            state: Mutex::new(State {
+                registry,
+                pages: BTreeMap::new(),
+                is_ready: false,
+                is_unsaved: true,
+            }),
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            stop,
+            is_stopping: AtomicBool::new(false),
+            stopped: Notify::new(),
+            ledger: Mutex::new(file),
+            boot_id,
+            started: Instant::now(),
+        };
+        shared.watch(shared.stop.as_fd(), Watched::Stop)?;
+        Ok(shared)
+    }
+
+    /// The state; held for microseconds.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// What the attach thread waits on.
+    pub(crate) fn epoll(&self) -> &Epoll {
+        &self.epoll
+    }
+
+    /// Has the attach thread told when `fd` is readable or at its end.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, what: Watched) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, what.pack());
+        Ok(self.epoll.add(fd, event)?)
+    }
+
+    /// Tells all threads to end.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Memory::Release);
+        self.stopped.notify_one();
+        // A counter that is full wakes the attach thread just as well.
+        let _ = self.stop.write(1);
+    }
+
+    /// Ends when the daemon stops; for the status thread.
+    pub(crate) async fn stopped(&self) {
+        self.stopped.notified().await;
+    }
+
+    /// Whether threads are to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Memory::Acquire)
+    }
+
+    /// Sets what devices there are; from now on tenants can be registered.
+    pub(crate) fn set_devices(&self, devices: Vec<Device>) {
+        let mut state = self.state();
+        for share in state.registry.tenants().flat_map(|tenant| &tenant.shares) {
+            let is_known = devices
+                .iter()
+                .any(|device| device.uuid == share.device.uuid);
+            if !is_known {
+                tracing::warn!(
+                    uuid = share.device.uuid,
+                    "a tenant was promised memory of a device that is not there any more"
+                );
+            }
+        }
+        state.registry.set_devices(devices);
+        state.is_ready = true;
+    }
+
+    /// Makes a tenant: its place in the registry, its pages, the watch on its owner.
+    pub(crate) fn register(&self, new: NewTenant) -> Result<Tenant, RegisterError> {
+        let owner = pidfd(new.owner.pid)?;
+        let tenant = {
+            let mut state = self.state();
+            let tenant = state.registry.register(new)?.clone();
+            let made = self.open_pages(&tenant, owner);
+            match made {
+                Ok(pages) => state.pages.insert(tenant.id, pages),
+                Err(error) => {
+                    state.registry.remove(tenant.id);
+                    return Err(error.into());
+                }
+            };
+            tenant
+        };
+        self.save();
+        tracing::info!(tenant = tenant.name, owner = tenant.owner.pid, "registered");
+        Ok(tenant)
+    }
+
+    fn open_pages(&self, tenant: &Tenant, owner: OwnedFd) -> io::Result<Pages> {
+        let pages = Pages {
+            control: Control::create(tenant, monotonic_ns())?,
+            usage: Some(Usage::create(tenant)?),
+            owner: None,
+        };
+        self.watch(owner.as_fd(), Watched::Owner(tenant.id))?;
+        Ok(Pages {
+            owner: Some(owner),
+            ..pages
+        })
+    }
+
+    /// Gives a tenant of an earlier daemon its new control page, and watches its owner if it lives.
+    pub(crate) fn reopen(&self, id: u64) -> io::Result<()> {
+        let mut state = self.state();
+        let Some(tenant) = state.registry.tenant_mut(id) else {
+            return Ok(());
+        };
+        let owner = pidfd(tenant.owner.pid)
+            .ok()
+            .filter(|_| process::identify(tenant.owner.pid) == Some(tenant.owner))
+            .filter(|owner| !is_dead(owner.as_fd()));
+        tenant.is_owner_alive = owner.is_some();
+        let pages = Pages {
+            control: Control::create(tenant, monotonic_ns())?,
+            usage: None,
+            owner,
+        };
+        if let Some(owner) = &pages.owner {
+            self.watch(owner.as_fd(), Watched::Owner(id))?;
+        }
+        state.pages.insert(id, pages);
+        Ok(())
+    }
+
+    /// Takes note of an owner's end.
+    pub(crate) fn owner_gone(&self, id: u64) {
+        let mut state = self.state();
+        if let Some(pages) = state.pages.get_mut(&id) {
+            // Closing it ends the watch.
+            pages.owner = None;
+        }
+        if let Some(tenant) = state.registry.tenant_mut(id) {
+            tenant.is_owner_alive = false;
+        }
+        state.is_unsaved = true;
+        state.remove_if_over(id);
+    }
+
+    /// Writes the ledger's file as the state is now.
+    pub(crate) fn save(&self) {
+        let file = self.ledger.lock();
+        let ledger = {
+            let mut state = self.state();
+            state.is_unsaved = false;
+            Ledger {
+                boot_id: self.boot_id.clone(),
+                next_id: state.registry.next_id(),
+                tenants: state.registry.tenants().cloned().collect(),
+            }
+        };
+        if let Err(error) = ledger_file::write(&file, &ledger) {
+            // The daemon itself goes on; only its successor would miss it. Tried again by the heartbeat.
+            tracing::error!(file = %file.display(), %error, "cannot write the restart ledger");
+            self.state().is_unsaved = true;
+        }
+    }
+}
+
+impl State {
+    /// Removes a tenant with nobody left, and drops its pages.
+    pub(crate) fn remove_if_over(&mut self, id: u64) {
+        if self
+            .registry
+            .tenant(id)
+            .is_none_or(|tenant| !tenant.is_over())
+        {
+            return;
+        }
+        self.pages.remove(&id);
+        self.is_unsaved = true;
+        if let Some(tenant) = self.registry.remove(id) {
+            tracing::info!(tenant = tenant.name, "removed: nobody is left");
+        }
+    }
+
+    /// Gives back what a dead process held in `slot`, and frees the slot.
+    pub(crate) fn reap(&mut self, id: u64, slot: u32) {
+        let Some(tenant) = self.registry.tenant_mut(id) else {
+            return;
+        };
+        if tenant.slots.remove(&slot).is_none() {
+            return;
+        }
+        let generation = tenant.generation();
+        let devices = tenant.shares.len();
+        self.is_unsaved = true;
+        let usage = self.pages.get(&id).and_then(|pages| pages.usage.as_ref());
+        let Some(usage) = usage else {
+            return;
+        };
+        let units = reap_slot(usage, slot, devices, generation);
+        tracing::debug!(
+            tenant = tenant.name,
+            slot,
+            bytes = ledger::bytes(units),
+            "process gone"
+        );
+    }
+}
+
+/// Gives back what `slot` holds on each of `devices`; says how many units. The slot is free after it.
+pub(crate) fn reap_slot(usage: &Usage, slot: u32, devices: usize, generation: u32) -> u64 {
+    let page = usage.page();
+    let Some(place) = page.slots.get(slot as usize) else {
+        return 0;
+    };
+    place
+        .header
+        .state
+        .store(slot_state::REAPING, Ordering::Release);
+    let units = (0..devices)
+        .filter_map(|device| ledger::Books::of(page, device))
+        .fold(0u64, |sum, books| sum.saturating_add(books.reap(slot)));
+    place.header.pid.store(0, Ordering::Relaxed);
+    place.header.generation.store(generation, Ordering::Relaxed);
+    // Release; who finds the slot free finds it settled.
+    place
+        .header
+        .state
+        .store(slot_state::FREE, Ordering::Release);
+    units
+}
+
+/// `CLOCK_MONOTONIC`, in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    // Cannot fail for this clock; zero would only read as "no daemon".
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
+        let seconds = u64::try_from(now.tv_sec()).unwrap_or(0);
+        let rest = u64::try_from(now.tv_nsec()).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+    })
+}

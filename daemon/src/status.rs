@@ -1,0 +1,382 @@
+//! The status socket: HTTP and JSON on a UNIX socket, `curl --unix-socket` included.
+//!
+//! Whoever can connect may read. Only root and the daemon's own user may change anything; the kernel
+//! says who that is. See `docs/status-api.md`.
+
+use crate::api::{
+    ChangeRequest, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health, ProcessInfo,
+    RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
+};
+use crate::devices::{Used, Watch};
+use crate::quota::Request;
+use crate::runtime::attach_socket;
+use crate::state::{Pages, RegisterError, Shared};
+use crate::tenants::{NewTenant, Refusal, Tenant};
+use crate::{Settings, process};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Path, State as Extracted};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use ffi::sync::{AtomicU64, Ordering};
+use ffi::wire::TenantTotal;
+use nix::unistd::geteuid;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+
+/// Everything that the status thread has.
+#[derive(Debug)]
+pub(crate) struct Server {
+    context: Context,
+    listener: std::os::unix::net::UnixListener,
+    runtime: tokio::runtime::Runtime,
+}
+
+#[derive(Debug, Clone)]
+struct Context {
+    shared: Arc<Shared>,
+    devices: Arc<Watch>,
+    driver: Arc<DriverInfo>,
+    runtime_dir: Arc<PathBuf>,
+}
+
+/// Who sent a request, by the kernel's word.
+#[derive(Debug, Clone, Copy)]
+struct Peer {
+    user: Option<u32>,
+    pid: Option<u32>,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let credentials = stream.io().peer_cred().ok();
+        Self {
+            user: credentials.map(|it| it.uid()),
+            pid: credentials
+                .and_then(|it| it.pid())
+                .and_then(|pid| u32::try_from(pid).ok()),
+        }
+    }
+}
+
+/// An answer that is not a success: its code, and one sentence.
+#[derive(Debug)]
+struct Problem(StatusCode, String);
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.0, Json(Failure { error: self.1 })).into_response()
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal {
+            Refusal::NameTaken { .. } | Refusal::NoRoom { .. } => StatusCode::CONFLICT,
+            Refusal::NoSuchTenant { .. } => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self(code, refusal.to_string())
+    }
+}
+
+impl Server {
+    /// A server on `listener`.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        devices: Arc<Watch>,
+        settings: &Settings,
+        listener: OwnedFd,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            context: Context {
+                shared,
+                devices,
+                driver: Arc::new(settings.driver.clone()),
+                runtime_dir: Arc::new(settings.runtime_dir.clone()),
+            },
+            listener: listener.into(),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?,
+        })
+    }
+
+    /// Runs until the daemon stops.
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.context.shared);
+        let app = routes(self.context).into_make_service_with_connect_info::<Peer>();
+        self.runtime.block_on(async {
+            let served = async {
+                let listener = UnixListener::from_std(self.listener)?;
+                axum::serve(listener, app).await
+            };
+            tokio::select! {
+                ended = served => if let Err(error) = ended {
+                    tracing::error!(%error, "the status socket has ended");
+                },
+                () = shared.stopped() => {}
+            }
+        });
+    }
+}
+
+fn routes(context: Context) -> Router {
+    Router::new()
+        .route("/v1/health", get(health))
+        .route("/v1/status", get(status))
+        .route("/v1/tenants", post(register))
+        .route("/v1/tenants/{name}", get(tenant).patch(change))
+        .fallback(|| async {
+            let known = "there are /v1/health, /v1/status, /v1/tenants and /v1/tenants/NAME";
+            Problem(StatusCode::NOT_FOUND, format!("no such path; {known}"))
+        })
+        .method_not_allowed_fallback(|| async {
+            let error = "this path has no such method".to_owned();
+            Problem(StatusCode::METHOD_NOT_ALLOWED, error)
+        })
+        .with_state(context)
+}
+
+async fn health(Extracted(context): Extracted<Context>) -> Json<Health> {
+    Json(Health {
+        is_ready: context.shared.state().is_ready,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
+    let used = context.devices.used().await;
+    let (devices, tenants) = {
+        let state = context.shared.state();
+        let tenants: Vec<TenantInfo> = state
+            .registry
+            .tenants()
+            .map(|tenant| describe(tenant, state.pages.get(&tenant.id)))
+            .collect();
+        let devices = state
+            .registry
+            .devices()
+            .iter()
+            .map(|device| DeviceInfo {
+                index: device.index,
+                uuid: device.uuid.clone(),
+                name: device.name.clone(),
+                memory_bytes: device.memory_bytes,
+                memory_promised_bytes: state.registry.promised_bytes(&device.uuid),
+                memory_used_bytes: used_bytes(&used, &tenants, &device.uuid),
+            })
+            .collect();
+        (devices, tenants)
+    };
+    Json(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        daemon: DaemonInfo {
+            pid: std::process::id(),
+            uptime_seconds: context.shared.started.elapsed().as_secs(),
+            runtime_dir: context.runtime_dir.display().to_string(),
+        },
+        driver: (*context.driver).clone(),
+        devices,
+        tenants: tenants.into_iter().map(name_commands).collect(),
+    })
+}
+
+async fn tenant(
+    Extracted(context): Extracted<Context>,
+    Path(name): Path<String>,
+) -> Result<Json<TenantInfo>, Problem> {
+    let info = {
+        let state = context.shared.state();
+        let tenant = state.registry.named(&name)?;
+        describe(tenant, state.pages.get(&tenant.id))
+    };
+    Ok(Json(name_commands(info)))
+}
+
+async fn register(
+    Extracted(context): Extracted<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Registered>), Problem> {
+    may_change(peer)?;
+    let request: RegisterRequest = parse(&body)?;
+    may_own(peer, request.owner_pid)?;
+    if !context.shared.state().is_ready {
+        return Err(Problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the daemon has just started and still looks for its devices; ask again in a moment"
+                .to_owned(),
+        ));
+    }
+    let memory = Request::parse(&request.memory).map_err(Refusal::from)?;
+    let owner =
+        process::identify(request.owner_pid).ok_or_else(|| no_process(request.owner_pid))?;
+    let random = || process::random().map_err(|error| internal(&error));
+    let new = NewTenant {
+        name: request.name,
+        memory,
+        gpus: request.gpus,
+        owner,
+        token: random()?,
+        nonce: random()?,
+    };
+    let tenant = context.shared.register(new).map_err(|error| match error {
+        RegisterError::Refused(refusal) => refusal.into(),
+        RegisterError::System(error) => internal(&error),
+    })?;
+    let devices = describe(&tenant, None).devices;
+    let registered = Registered {
+        token: tenant.token.map(|byte| format!("{byte:02x}")).concat(),
+        attach_socket: attach_socket(&context.runtime_dir).display().to_string(),
+        name: tenant.name,
+        id: tenant.id,
+        devices,
+    };
+    Ok((StatusCode::CREATED, Json(registered)))
+}
+
+async fn change(
+    Extracted(context): Extracted<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<TenantInfo>, Problem> {
+    may_change(peer)?;
+    let request: ChangeRequest = parse(&body)?;
+    let memory = Request::parse(&request.memory).map_err(Refusal::from)?;
+    let info = {
+        let mut state = context.shared.state();
+        let tenant = state
+            .registry
+            .change(&name, &memory, request.gpu.as_ref())?
+            .clone();
+        let pages = state.pages.get(&tenant.id);
+        if let Some(pages) = pages {
+            pages.control.set_limits(&tenant.shares);
+        }
+        tracing::info!(tenant = tenant.name, memory = request.memory, "changed");
+        describe(&tenant, pages)
+    };
+    context.shared.save();
+    Ok(Json(name_commands(info)))
+}
+
+/// Reads a body.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        let error = format!("the request's body makes no sense: {error}");
+        Problem(StatusCode::BAD_REQUEST, error)
+    })
+}
+
+fn may_change(peer: Peer) -> Result<(), Problem> {
+    match peer.user {
+        Some(user) if user == 0 || user == geteuid().as_raw() => Ok(()),
+        _ => Err(Problem(
+            StatusCode::FORBIDDEN,
+            "only root and the daemon's own user may change anything here".to_owned(),
+        )),
+    }
+}
+
+/// A process may own a tenant itself; root may name any, the daemon's user any of its own.
+fn may_own(peer: Peer, owner: u32) -> Result<(), Problem> {
+    if peer.user == Some(0) || peer.pid == Some(owner) {
+        return Ok(());
+    }
+    match process::user(owner) {
+        None => Err(no_process(owner)),
+        Some(user) if Some(user) == peer.user => Ok(()),
+        Some(_) => Err(Problem(
+            StatusCode::FORBIDDEN,
+            format!("process {owner} is another user's and cannot own a tenant of yours"),
+        )),
+    }
+}
+
+fn no_process(pid: u32) -> Problem {
+    Problem(
+        StatusCode::BAD_REQUEST,
+        format!("there is no process {pid} that could own a tenant"),
+    )
+}
+
+fn internal(error: &io::Error) -> Problem {
+    Problem(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        format!("the system refused what a tenant needs: {error}"),
+    )
+}
+
+/// A tenant as clients see it, but for its processes' commands, which are not to be had under the lock.
+///
+/// The usage page is the tenant's claim: nothing of it is shown beyond the size of its device.
+fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
+    let page = pages
+        .and_then(|pages| pages.usage.as_ref())
+        .map(|usage| usage.page());
+    let books = |place| page.and_then(|page| ledger::Books::of(page, place));
+    let devices = tenant.shares.iter().enumerate().map(|(place, share)| {
+        let most = share.device.memory_bytes;
+        let bytes = |units: u64| ledger::bytes(units).min(most);
+        let books = books(place);
+        let total = page.and_then(|page| page.totals.get(place));
+        let count = |word: fn(&TenantTotal) -> &AtomicU64| {
+            total.map_or(0, |total| word(total).load(Ordering::Relaxed))
+        };
+        TenantDeviceInfo {
+            index: share.device.index,
+            uuid: share.device.uuid.clone(),
+            memory_limit_bytes: share.limit_bytes,
+            memory_used_bytes: books.map_or(0, |books| bytes(books.held_units())),
+            memory_peak_bytes: books.map_or(0, |books| bytes(books.peak_units())),
+            oom_refusals: count(|total| &total.refusals),
+            last_refused_bytes: count(|total| &total.last_refused_bytes),
+        }
+    });
+    let processes = tenant.slots.iter().map(|(slot, holder)| {
+        let held = tenant.shares.iter().enumerate().map(|(place, share)| {
+            let units = books(place).map_or(0, |books| books.slot_units(*slot));
+            ledger::bytes(units).min(share.device.memory_bytes)
+        });
+        ProcessInfo {
+            pid: holder.process.pid,
+            command: String::new(),
+            memory_used_bytes: held.fold(0, u64::saturating_add),
+        }
+    });
+    TenantInfo {
+        name: tenant.name.clone(),
+        id: tenant.id,
+        owner_pid: tenant.owner.pid,
+        devices: devices.collect(),
+        processes: processes.collect(),
+    }
+}
+
+fn name_commands(mut tenant: TenantInfo) -> TenantInfo {
+    for process in &mut tenant.processes {
+        process.command = process::command(process.pid);
+    }
+    tenant
+}
+
+/// NVML's number for a device, else the sum of the tenants' own.
+fn used_bytes(used: &Used, tenants: &[TenantInfo], uuid: &str) -> u64 {
+    used.get(uuid).copied().unwrap_or_else(|| {
+        let devices = tenants.iter().flat_map(|tenant| &tenant.devices);
+        devices
+            .filter(|device| device.uuid == uuid)
+            .fold(0, |sum, device| {
+                sum.saturating_add(device.memory_used_bytes)
+            })
+    })
+}
