@@ -1,0 +1,455 @@
+//! Who holds which bytes of one device.
+//!
+//! A device has two sizes. Its *capacity* is what can be held at one time: a plain sum, so that an
+//! allocation fails only when the bytes are truly gone, as behind a GPU's page tables. Its *window*
+//! is the sparse file that the bytes lie in; it is several times larger, so that holes between
+//! blocks never refuse what the capacity allows.
+//!
+//! Linear memory is charged in units of [`UNIT_BYTES`], whatever room it takes in the window.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::{ClientId, ContextId};
+
+/// What a linear request is rounded up to. Source: `cuMemAlloc` hands out multiples of 512 B.
+pub const UNIT_BYTES: u64 = 512;
+
+/// Granularity of physical handles (`cuMemCreate`), and what large blocks are aligned to.
+pub const LARGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Alignment in the window: a page of the file, so that a freed block can be punched out alone.
+const PAGE_BYTES: u64 = 4096;
+
+/// The window is this many times the capacity.
+///
+/// 16: even if every block left a hole as large as itself, seven eighths would still be there.
+const WINDOW_TIMES: u64 = 16;
+
+/// A block of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u64);
+
+/// What ends a block's life besides its last reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Belongs to a context and goes with it (`cuMemAlloc`, pitch, managed).
+    Linear(ContextId),
+    /// Outlives contexts (`cuMemCreate`, chunks of pools).
+    Physical,
+}
+
+/// Where a new block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Its name.
+    pub block: BlockId,
+    /// First byte in the window.
+    pub offset: u64,
+    /// Bytes charged to the client.
+    pub charged_bytes: u64,
+}
+
+/// Why memory was not handed out or given back.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The device has not that much left.
+    #[error("{asked} bytes asked, {free} bytes free")]
+    OutOfMemory {
+        /// Bytes asked, rounded.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// Zero bytes, or a physical size that is no multiple of the granularity.
+    #[error("{0} is no size for a block")]
+    Size(u64),
+    /// No such block, or not the caller's.
+    #[error("no such block")]
+    NoBlock,
+}
+
+#[derive(Debug)]
+struct Block {
+    owner: ClientId,
+    kind: Kind,
+    range: Range<u64>,
+    charged: u64,
+    references: u32,
+}
+
+/// The memory of one device.
+#[derive(Debug)]
+pub struct Memory {
+    capacity: u64,
+    window: u64,
+    used: u64,
+    next: u64,
+    blocks: HashMap<BlockId, Block>,
+    /// Free ranges of the window: start to end.
+    free: BTreeMap<u64, u64>,
+    held: HashMap<ClientId, u64>,
+    overhead: HashMap<ContextId, (ClientId, u64)>,
+}
+
+impl Memory {
+    /// Memory of `capacity` bytes, all free.
+    pub fn new(capacity: u64) -> Self {
+        let window = Self::window_for(capacity);
+        Self {
+            capacity,
+            window,
+            used: 0,
+            next: 1,
+            blocks: HashMap::new(),
+            free: BTreeMap::from([(0, window)]),
+            held: HashMap::new(),
+            overhead: HashMap::new(),
+        }
+    }
+
+    /// Size of the sparse file behind `capacity` bytes.
+    pub fn window_for(capacity: u64) -> u64 {
+        capacity
+            .saturating_mul(WINDOW_TIMES)
+            .next_multiple_of(LARGE_PAGE_BYTES)
+    }
+
+    /// What can be held at one time, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Size of the file that the blocks lie in.
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Bytes held by everybody.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Bytes held by `client`, its contexts' overhead included.
+    pub fn held_by(&self, client: ClientId) -> u64 {
+        self.held.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Gives `bytes` to `client`, with one reference.
+    ///
+    /// # Errors
+    /// [`MemoryError::Size`] for no bytes, or for a physical block that is no multiple of
+    /// [`LARGE_PAGE_BYTES`]; [`MemoryError::OutOfMemory`] when the rounded size is not free.
+    pub fn allocate(
+        &mut self,
+        client: ClientId,
+        kind: Kind,
+        bytes: u64,
+    ) -> Result<Placed, MemoryError> {
+        let unit = match kind {
+            Kind::Linear(_) => UNIT_BYTES,
+            Kind::Physical => LARGE_PAGE_BYTES,
+        };
+        let is_exact = kind == Kind::Physical;
+        if bytes == 0 || (is_exact && !bytes.is_multiple_of(unit)) {
+            return Err(MemoryError::Size(bytes));
+        }
+        let free = self.capacity - self.used;
+        let refused = |asked| MemoryError::OutOfMemory { asked, free };
+        let charged = bytes
+            .checked_next_multiple_of(unit)
+            .filter(|charged| *charged <= free)
+            .ok_or_else(|| refused(bytes))?;
+        let range = self.place(charged).ok_or_else(|| refused(charged))?;
+        let block = BlockId(self.next);
+        self.next += 1;
+        let placed = Placed {
+            block,
+            offset: range.start,
+            charged_bytes: charged,
+        };
+        self.blocks.insert(
+            block,
+            Block {
+                owner: client,
+                kind,
+                range,
+                charged,
+                references: 1,
+            },
+        );
+        self.used += charged;
+        *self.held.entry(client).or_insert(0) += charged;
+        Ok(placed)
+    }
+
+    /// Adds a reference of `client` to one of its blocks (a mapping, another handle).
+    ///
+    /// # Errors
+    /// [`MemoryError::NoBlock`] if it has no such block.
+    pub fn retain(&mut self, client: ClientId, block: BlockId) -> Result<(), MemoryError> {
+        let block = self.owned(client, block)?;
+        block.references += 1;
+        Ok(())
+    }
+
+    /// Drops a reference; the last one frees the block and yields the range to punch out.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoBlock`] if `client` has no such block.
+    pub fn release(
+        &mut self,
+        client: ClientId,
+        block: BlockId,
+    ) -> Result<Option<Range<u64>>, MemoryError> {
+        let held = self.owned(client, block)?;
+        held.references -= 1;
+        if held.references > 0 {
+            return Ok(None);
+        }
+        Ok(self.free_block(block))
+    }
+
+    /// Charges `bytes` to `client` for the life of `context`: what a context itself takes.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfMemory`] when they are not free; then nothing changes.
+    pub fn charge_context(
+        &mut self,
+        client: ClientId,
+        context: ContextId,
+        bytes: u64,
+    ) -> Result<(), MemoryError> {
+        let free = self.capacity - self.used;
+        if bytes > free {
+            return Err(MemoryError::OutOfMemory { asked: bytes, free });
+        }
+        self.used += bytes;
+        *self.held.entry(client).or_insert(0) += bytes;
+        self.overhead.insert(context, (client, bytes));
+        Ok(())
+    }
+
+    /// Frees what belongs to `context`; yields the ranges to punch out.
+    pub fn end_context(&mut self, context: ContextId) -> Vec<Range<u64>> {
+        if let Some((client, bytes)) = self.overhead.remove(&context) {
+            self.used -= bytes;
+            self.uncharge(client, bytes);
+        }
+        self.free_where(|block| block.kind == Kind::Linear(context))
+    }
+
+    /// Frees everything that `client` holds; yields the ranges to punch out.
+    pub fn end_client(&mut self, client: ClientId) -> Vec<Range<u64>> {
+        let ranges = self.free_where(|block| block.owner == client);
+        let mut overhead = 0;
+        self.overhead.retain(|_, (owner, bytes)| {
+            let stays = *owner != client;
+            if !stays {
+                overhead += *bytes;
+            }
+            stays
+        });
+        self.used -= overhead;
+        self.held.remove(&client);
+        ranges
+    }
+
+    fn owned(&mut self, client: ClientId, block: BlockId) -> Result<&mut Block, MemoryError> {
+        self.blocks
+            .get_mut(&block)
+            .filter(|held| held.owner == client)
+            .ok_or(MemoryError::NoBlock)
+    }
+
+    fn free_where(&mut self, goes: impl Fn(&Block) -> bool) -> Vec<Range<u64>> {
+        let mut doomed: Vec<BlockId> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| goes(block))
+            .map(|(id, _)| *id)
+            .collect();
+        doomed.sort_unstable();
+        doomed
+            .into_iter()
+            .filter_map(|id| self.free_block(id))
+            .collect()
+    }
+
+    fn free_block(&mut self, id: BlockId) -> Option<Range<u64>> {
+        let block = self.blocks.remove(&id)?;
+        self.used -= block.charged;
+        self.uncharge(block.owner, block.charged);
+        self.give_back(block.range.clone());
+        Some(block.range)
+    }
+
+    fn uncharge(&mut self, client: ClientId, bytes: u64) {
+        if let Some(held) = self.held.get_mut(&client) {
+            *held -= bytes;
+            if *held == 0 {
+                self.held.remove(&client);
+            }
+        }
+    }
+
+    /// First fit, lowest address: small blocks on pages, large ones on large pages.
+    fn place(&mut self, bytes: u64) -> Option<Range<u64>> {
+        let align = if bytes >= LARGE_PAGE_BYTES / 2 {
+            LARGE_PAGE_BYTES
+        } else {
+            PAGE_BYTES
+        };
+        let room = bytes.next_multiple_of(PAGE_BYTES);
+        let (start, end, at) = self.free.iter().find_map(|(start, end)| {
+            let at = start.next_multiple_of(align);
+            (at < *end && *end - at >= room).then_some((*start, *end, at))
+        })?;
+        self.free.remove(&start);
+        if start < at {
+            self.free.insert(start, at);
+        }
+        if at + room < end {
+            self.free.insert(at + room, end);
+        }
+        Some(at..at + room)
+    }
+
+    fn give_back(&mut self, range: Range<u64>) {
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some((before, until)) = self.free.range(..start).next_back()
+            && *until == start
+        {
+            start = *before;
+        }
+        if let Some(until) = self.free.remove(&end) {
+            end = until;
+        }
+        self.free.insert(start, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ME: ClientId = ClientId(1);
+    const OTHER: ClientId = ClientId(2);
+    const CONTEXT: ContextId = ContextId(1);
+    const LINEAR: Kind = Kind::Linear(CONTEXT);
+
+    #[test]
+    fn a_linear_request_is_charged_in_units_of_512_bytes() {
+        let mut memory = Memory::new(8 << 30);
+        for (asked, charged) in [(1, 512), (512, 512), (513, 1024), (1 << 20, 1 << 20)] {
+            let placed = memory.allocate(ME, LINEAR, asked).unwrap();
+            assert_eq!(placed.charged_bytes, charged);
+        }
+        assert_eq!(memory.used(), memory.held_by(ME));
+    }
+
+    #[test]
+    fn everything_that_is_free_can_be_had_and_not_one_byte_more() {
+        let mut memory = Memory::new(8 << 30);
+        let half = memory.allocate(ME, LINEAR, 4 << 30).unwrap();
+        memory.allocate(OTHER, LINEAR, 4 << 30).unwrap();
+        assert!(matches!(
+            memory.allocate(ME, LINEAR, 1),
+            Err(MemoryError::OutOfMemory { free: 0, .. })
+        ));
+        memory.release(ME, half.block).unwrap();
+        assert!(memory.allocate(OTHER, LINEAR, (4 << 30) + 1).is_err());
+        assert!(memory.allocate(OTHER, LINEAR, 4 << 30).is_ok());
+    }
+
+    #[test]
+    fn holes_never_refuse_what_the_capacity_allows() {
+        let mut memory = Memory::new(64 << 20);
+        let small: Vec<_> = (0..64)
+            .map(|_| memory.allocate(ME, LINEAR, 1 << 20).unwrap())
+            .collect();
+        for placed in small.iter().step_by(2) {
+            memory.release(ME, placed.block).unwrap();
+        }
+        assert!(memory.allocate(ME, LINEAR, 32 << 20).is_ok());
+    }
+
+    #[test]
+    fn a_physical_block_lives_until_its_last_reference() {
+        let mut memory = Memory::new(8 << 30);
+        let placed = memory.allocate(ME, Kind::Physical, 4 << 20).unwrap();
+        memory.retain(ME, placed.block).unwrap();
+        assert_eq!(memory.release(ME, placed.block), Ok(None));
+        assert_eq!(memory.used(), 4 << 20);
+        assert!(memory.release(ME, placed.block).unwrap().is_some());
+        assert_eq!(memory.used(), 0);
+        assert_eq!(memory.release(ME, placed.block), Err(MemoryError::NoBlock));
+    }
+
+    #[test]
+    fn a_context_takes_its_linear_memory_along_but_no_physical_one() {
+        let mut memory = Memory::new(8 << 30);
+        memory.charge_context(ME, CONTEXT, 100 << 20).unwrap();
+        memory.allocate(ME, LINEAR, 1 << 20).unwrap();
+        memory.allocate(ME, Kind::Physical, 2 << 20).unwrap();
+        assert_eq!(memory.end_context(CONTEXT).len(), 1);
+        assert_eq!(memory.used(), 2 << 20);
+    }
+
+    #[test]
+    fn nobody_frees_what_another_client_holds() {
+        let mut memory = Memory::new(8 << 30);
+        let placed = memory.allocate(ME, LINEAR, 512).unwrap();
+        assert_eq!(
+            memory.release(OTHER, placed.block),
+            Err(MemoryError::NoBlock)
+        );
+        assert_eq!(memory.end_client(OTHER), []);
+        assert_eq!(memory.held_by(ME), 512);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_done_blocks_are_apart_and_the_sums_agree(
+            steps in proptest::collection::vec((0u8..4, 1u64..(3 << 20), 0usize..16), 1..200)
+        ) {
+            let mut memory = Memory::new(32 << 20);
+            let mut mine: Vec<(ClientId, Placed)> = Vec::new();
+            for (what, bytes, which) in steps {
+                let client = ClientId(u32::try_from(which % 3).unwrap());
+                match what {
+                    0 | 1 => if let Ok(placed) = memory.allocate(client, LINEAR, bytes) {
+                        mine.push((client, placed));
+                    },
+                    2 if !mine.is_empty() => {
+                        let (owner, placed) = mine.swap_remove(which % mine.len());
+                        prop_assert!(memory.release(owner, placed.block).unwrap().is_some());
+                    }
+                    3 if which == 0 => {
+                        memory.end_client(client);
+                        mine.retain(|(owner, _)| *owner != client);
+                    }
+                    _ => {}
+                }
+                let sum: u64 = mine.iter().map(|(_, placed)| placed.charged_bytes).sum();
+                prop_assert_eq!(memory.used(), sum);
+                prop_assert!(sum <= memory.capacity());
+                let mut ranges: Vec<_> = mine
+                    .iter()
+                    .map(|(_, placed)| (placed.offset, placed.offset + placed.charged_bytes))
+                    .collect();
+                ranges.sort_unstable();
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+            }
+            for client in 0..3 {
+                memory.end_client(ClientId(client));
+            }
+            prop_assert_eq!(memory.used(), 0);
+            prop_assert_eq!(memory.free.len(), 1);
+        }
+    }
+}
