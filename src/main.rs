@@ -1,2 +1,87 @@
-//! Skeleton.
-fn main() {}
+//! Sluice shares the GPUs of one node: this is its program, one file for each subcommand.
+//!
+//! It parses, finds the libraries and the daemon, and prints; what it asks of others lies in the
+//! crates `daemon` and `sim`. Exit codes are [`exit::Exit`].
+
+mod children;
+mod choice;
+mod client;
+mod daemon_command;
+mod demo;
+mod exit;
+mod gpu;
+mod install;
+mod interrupt;
+mod libraries;
+mod place;
+mod run;
+mod set;
+mod sim_command;
+mod status;
+mod text;
+mod version;
+
+use clap::{Parser, Subcommand};
+use exit::Exit;
+use std::process::ExitCode;
+
+/// Shares the GPUs of one node between programs: hard memory caps, unchanged applications.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice demo                                   see it work, with or without a GPU
+  sluice daemon                                 share this machine's GPUs
+  sluice daemon --device stand-in               the same where there is no GPU
+  sluice run --memory 2GiB -- python train.py   run a program under a memory cap
+  sluice status                                 who holds what
+  sluice set web --memory 3GiB                  change a running tenant
+
+Exit codes:
+  0    it worked
+  1    `demo`: a promise did not hold
+  2    the command line makes no sense
+  125  Sluice itself failed
+  126  `run`: the program cannot be executed
+  127  `run`: the program was not found
+  else `run`: the program's own";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Arguments),
+    Run(run::Arguments),
+    Daemon(daemon_command::Arguments),
+    Status(status::Arguments),
+    Set(set::Arguments),
+    Install(install::Arguments),
+    Sim(sim_command::Arguments),
+    /// Prints version, revision and the folder of the libraries
+    Version,
+    #[command(hide = true)]
+    DemoTenant(demo::TenantArguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Daemon(arguments) => daemon_command::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Set(arguments) => set::run(&arguments),
+        Command::Install(arguments) => install::run(&arguments),
+        Command::Sim(arguments) => sim_command::run(&arguments),
+        Command::Version => version::run(),
+        Command::DemoTenant(arguments) => demo::tenant(&arguments),
+    };
+    outcome
+        .unwrap_or_else(|error| {
+            eprintln!("sluice: {error:#}");
+            Exit::Sluice
+        })
+        .into()
+}

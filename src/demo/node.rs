@@ -1,0 +1,173 @@
+//! The demo's own node: a temporary runtime folder, the stand-in's `gpu` process where there is one,
+//! a daemon, and tenants. All of it goes when the value goes.
+
+use super::tenant::Role;
+use crate::children::{Owned, dies_with_us, wait_until_ready};
+use crate::client::Client;
+use crate::gpu::{self, GpuOptions};
+use crate::place::Place;
+use anyhow::{Context, Result};
+use daemon::api::Status;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Longest wait for a daemon to answer; a real driver may take seconds to come up.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// A node that lasts as long as the demo.
+///
+/// Fields go in their order: daemon and `gpu` process end before their folder is removed.
+#[derive(Debug)]
+pub(crate) struct Node {
+    daemon: Option<Owned>,
+    gpu: Option<Owned>,
+    client: Client,
+    place: Place,
+    device: &'static str,
+    folder: TempDir,
+}
+
+impl Node {
+    /// Starts what is needed for `device` (`real` or `stand-in`).
+    ///
+    /// # Errors
+    /// Something does not start; the message has its last words.
+    pub(crate) fn start(device: &'static str) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("sluice-demo-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        let place = Place::new(folder.path().join("run"));
+        place.make()?;
+        let gpu = match device {
+            "stand-in" => Some(gpu::start(&place.gpu_socket(), &GpuOptions::default())?),
+            _ => None,
+        };
+        let mut node = Self {
+            daemon: None,
+            gpu,
+            client: Client::new(place.status_socket())?,
+            place,
+            device,
+            folder,
+        };
+        node.start_daemon()?;
+        Ok(node)
+    }
+
+    /// Starts a daemon and waits until it answers.
+    pub(crate) fn start_daemon(&mut self) -> Result<()> {
+        let mut command = this_program()?;
+        command
+            .args([
+                "daemon",
+                "--device",
+                self.device,
+                "--config",
+                "/dev/null",
+                "--runtime-dir",
+            ])
+            .arg(self.place.folder())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(self.log("daemon")?);
+        let mut child = Owned(
+            dies_with_us(&mut command)
+                .spawn()
+                .context("cannot start the daemon")?,
+        );
+        // A socket may be left from the daemon before; only an answer counts.
+        let is_ready = || self.client.is_ready();
+        wait_until_ready(&mut child.0, "the daemon", READY_WITHIN, is_ready)
+            .with_context(|| self.last_words("daemon"))?;
+        self.daemon = Some(child);
+        Ok(())
+    }
+
+    /// Kills the daemon, as `kill -9` does.
+    pub(crate) fn kill_daemon(&mut self) {
+        self.daemon = None;
+    }
+
+    /// What the daemon says.
+    pub(crate) fn status(&self) -> Result<Status> {
+        self.client.status()
+    }
+
+    /// Starts a tenant the way a user does, with `sluice run`.
+    pub(crate) fn start_tenant(&self, name: &str, cap_bytes: u64, role: Role) -> Result<Owned> {
+        let role = match role {
+            Role::Web => "web",
+            Role::Batch => "batch",
+            Role::Jobs => "jobs",
+            Role::Worker => "worker",
+        };
+        let mut command = this_program()?;
+        command
+            .arg("run")
+            .arg("--runtime-dir")
+            .arg(self.place.folder())
+            .args([
+                "--name",
+                name,
+                "--memory",
+                &cap_bytes.to_string(),
+                "--gpu",
+                "0",
+                "--",
+            ])
+            .arg(std::env::current_exe().context("cannot tell where this program lies")?)
+            .args(["demo-tenant", "--role", role])
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(self.log(name)?);
+        let child = dies_with_us(&mut command)
+            .spawn()
+            .with_context(|| format!("cannot start the tenant {name}"))?;
+        Ok(Owned(child))
+    }
+
+    /// The last lines that the daemon, the `gpu` process or a tenant wrote to its standard error.
+    pub(crate) fn last_words(&self, of: &str) -> String {
+        let text = std::fs::read_to_string(log_path(self.folder.path(), of)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(10)..];
+        if tail.is_empty() {
+            format!("{of} said nothing")
+        } else {
+            format!("{of} said:\n{}", tail.join("\n"))
+        }
+    }
+
+    /// Where the stand-in's `gpu` process answers, where there is one.
+    pub(crate) fn gpu_socket(&self) -> Option<std::path::PathBuf> {
+        self.gpu.as_ref().map(|_| self.place.gpu_socket())
+    }
+
+    fn log(&self, of: &str) -> Result<File> {
+        let path = log_path(self.folder.path(), of);
+        File::options()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// This program, in a process group of its own: a terminal's Ctrl-C is for the demo, which ends its
+/// children itself.
+fn this_program() -> Result<Command> {
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let mut command = Command::new(program);
+    command.process_group(0);
+    Ok(command)
+}
+
+fn log_path(folder: &Path, of: &str) -> std::path::PathBuf {
+    folder.join(format!("{of}.log"))
+}

@@ -1,0 +1,103 @@
+//! The live table: redrawn in place on a terminal, silent elsewhere.
+
+use super::observed::Observed;
+use crate::text::{Column, printable, size, table};
+use daemon::api::{DeviceInfo, DriverKind};
+use std::io::{IsTerminal, Write, stdout};
+
+/// Where the table is drawn.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    is_live: bool,
+    lines_drawn: usize,
+}
+
+/// The parts of the demo that a table does not show.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    /// Seconds since the tenants were up.
+    pub(crate) second: f64,
+    /// Seconds that it will last.
+    pub(crate) seconds: u64,
+    /// What has just been done.
+    pub(crate) note: &'a str,
+}
+
+impl Screen {
+    /// Live where the standard output is a terminal and `is_wanted`.
+    pub(crate) fn new(is_wanted: bool) -> Self {
+        Self {
+            is_live: is_wanted && stdout().is_terminal(),
+            lines_drawn: 0,
+        }
+    }
+
+    /// Puts `seen` in the place of what was drawn last.
+    pub(crate) fn draw(&mut self, device: &str, seen: &Observed, moment: Moment<'_>) {
+        if !self.is_live {
+            return;
+        }
+        let Moment {
+            second,
+            seconds,
+            note,
+        } = moment;
+        let text = format!(
+            "{device}\n\n{}\n{second:4.1} of {seconds} s  {note}\n",
+            tenants(seen)
+        );
+        self.erase();
+        self.lines_drawn = text.lines().count();
+        let mut output = stdout().lock();
+        // A terminal that has gone away must not end the demo before it cleans up.
+        let _ = output
+            .write_all(text.as_bytes())
+            .and_then(|()| output.flush());
+    }
+
+    /// Removes what was drawn last.
+    pub(crate) fn erase(&mut self) {
+        if self.lines_drawn > 0 {
+            // To the first of those lines, then clear to the end of the screen (ECMA-48 CUU, ED).
+            print!("\x1b[{}A\x1b[J", self.lines_drawn);
+            self.lines_drawn = 0;
+        }
+    }
+}
+
+/// The tenants and what each holds.
+pub(crate) fn tenants(seen: &Observed) -> String {
+    const HEADING: [Column; 5] = [
+        Column::left("TENANT"),
+        Column::right("CAP"),
+        Column::right("USED"),
+        Column::right("PEAK"),
+        Column::right("REFUSED"),
+    ];
+    let rows: Vec<_> = seen
+        .tenants
+        .iter()
+        .map(|tenant| {
+            vec![
+                tenant.name.to_owned(),
+                size(tenant.cap_bytes),
+                size(tenant.used_bytes),
+                size(tenant.peak_bytes),
+                tenant.refused.to_string(),
+            ]
+        })
+        .collect();
+    table(&HEADING, &rows)
+}
+
+/// Which device it is, in one line.
+pub(crate) fn device_line(kind: DriverKind, device: &DeviceInfo) -> String {
+    let name = printable(&device.name);
+    let memory = size(device.memory_bytes);
+    match kind {
+        DriverKind::Real => format!("{name}, {memory}: a GPU of this machine"),
+        DriverKind::StandIn => format!(
+            "{name}, {memory}: no GPU, its place is taken by a process; `--device real` uses one"
+        ),
+    }
+}

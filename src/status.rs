@@ -1,0 +1,142 @@
+//! `sluice status`: devices, tenants and processes, at one instant.
+
+use crate::client::Client;
+use crate::exit::Exit;
+use crate::place;
+use crate::text::{Column, printable, size, table};
+use anyhow::Result;
+use daemon::api::{DriverKind, Status};
+use std::path::PathBuf;
+
+/// Shows who holds how much of which GPU
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluice status
+  sluice status --json | jq '.tenants[].name'
+  curl --unix-socket /run/sluice/status.sock http://sluice/v1/status")]
+pub(crate) struct Arguments {
+    /// Prints the daemon's own answer, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Folder of the daemon's sockets [default: this user's, else /run/sluice]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// Asks and prints.
+pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
+    let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref()).status_socket())?;
+    if arguments.json {
+        println!("{}", client.status_text()?.trim_end());
+    } else {
+        print!("{}", shown(&client.status()?));
+    }
+    Ok(Exit::Success)
+}
+
+/// `status` for people.
+fn shown(status: &Status) -> String {
+    let driver = match status.driver.kind {
+        DriverKind::Real => "the GPU driver of this machine",
+        DriverKind::StandIn => "a stand-in: no GPU computes anything",
+    };
+    let mut text = format!(
+        "sluice {}, daemon {} in {}, on {driver}\n\n{}",
+        status.version,
+        status.daemon.pid,
+        status.daemon.runtime_dir,
+        devices(status)
+    );
+    if status.tenants.is_empty() {
+        text.push_str("\nNo tenants. `sluice run --memory 2GiB -- COMMAND` starts one.\n");
+    } else {
+        text.push('\n');
+        text.push_str(&tenants(status));
+    }
+    let processes = processes(status);
+    if !processes.is_empty() {
+        const HEADING: [Column; 4] = [
+            Column::left("TENANT"),
+            Column::right("PID"),
+            Column::left("COMMAND"),
+            Column::right("USED"),
+        ];
+        text.push('\n');
+        text.push_str(&table(&HEADING, &processes));
+    }
+    text
+}
+
+fn devices(status: &Status) -> String {
+    const HEADING: [Column; 6] = [
+        Column::left("GPU"),
+        Column::left("NAME"),
+        Column::right("MEMORY"),
+        Column::right("USED"),
+        Column::right("PROMISED"),
+        Column::left("UUID"),
+    ];
+    let rows: Vec<_> = status
+        .devices
+        .iter()
+        .map(|device| {
+            vec![
+                device.index.to_string(),
+                printable(&device.name),
+                size(device.memory_bytes),
+                size(device.memory_used_bytes),
+                size(device.memory_promised_bytes),
+                printable(&device.uuid),
+            ]
+        })
+        .collect();
+    table(&HEADING, &rows)
+}
+
+fn tenants(status: &Status) -> String {
+    const HEADING: [Column; 7] = [
+        Column::left("TENANT"),
+        Column::left("GPU"),
+        Column::right("CAP"),
+        Column::right("USED"),
+        Column::right("PEAK"),
+        Column::right("REFUSED"),
+        Column::right("OWNER"),
+    ];
+    let rows: Vec<_> = status
+        .tenants
+        .iter()
+        .flat_map(|tenant| {
+            tenant.devices.iter().map(|device| {
+                vec![
+                    printable(&tenant.name),
+                    device.index.to_string(),
+                    size(device.memory_limit_bytes),
+                    size(device.memory_used_bytes),
+                    size(device.memory_peak_bytes),
+                    device.oom_refusals.to_string(),
+                    tenant.owner_pid.to_string(),
+                ]
+            })
+        })
+        .collect();
+    table(&HEADING, &rows)
+}
+
+fn processes(status: &Status) -> Vec<Vec<String>> {
+    status
+        .tenants
+        .iter()
+        .flat_map(|tenant| {
+            tenant.processes.iter().map(|process| {
+                vec![
+                    printable(&tenant.name),
+                    process.pid.to_string(),
+                    printable(&process.command),
+                    size(process.memory_used_bytes),
+                ]
+            })
+        })
+        .collect()
+}
