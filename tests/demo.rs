@@ -1,0 +1,115 @@
+//! `sluice demo`: the whole path, on the stand-in.
+
+mod support;
+
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{eventually, finish, signal, sluice};
+
+/// A demo of three seconds takes five; the rest is for a machine that does other things.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn demo(folder: &std::path::Path) -> Command {
+    let mut command = Command::new(sluice());
+    command
+        .args(["demo", "--device", "stand-in"])
+        .env("TMPDIR", folder);
+    command
+}
+
+fn is_empty(folder: &std::path::Path) -> bool {
+    std::fs::read_dir(folder)
+        .expect("a folder")
+        .next()
+        .is_none()
+}
+
+#[test]
+fn every_promise_holds_and_the_object_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let output = finish(
+        demo(folder.path()).args(["--seconds", "4", "--json"]),
+        BOUND,
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    let verdict: Value = serde_json::from_str(&said).unwrap_or_else(|error| {
+        panic!("{error}: {said}{}", String::from_utf8_lossy(&output.stderr))
+    });
+    assert_eq!(verdict["held"], true, "{said}");
+    assert!(output.status.success(), "{said}");
+    assert_eq!(verdict["device"]["kind"], "stand-in");
+    assert!(verdict["device"]["memory_bytes"].as_u64() > Some(0));
+    let tenants = verdict["tenants"].as_array().expect("a list");
+    assert!(tenants.len() >= 2);
+    for tenant in tenants {
+        assert!(tenant["name"].is_string(), "{tenant}");
+        let cap = tenant["memory_limit_bytes"].as_u64().expect("a cap");
+        let peak = tenant["memory_peak_bytes"].as_u64().expect("a peak");
+        assert!(0 < peak && peak <= cap, "{tenant}");
+        assert_eq!(tenant["total_seen_bytes"], cap, "{tenant}");
+    }
+    assert!(
+        tenants
+            .iter()
+            .any(|tenant| tenant["oom_refusals"].as_u64() > Some(0)),
+        "{said}"
+    );
+    for promise in verdict["promises"].as_array().expect("a list") {
+        assert_eq!(promise["held"], true, "{promise}");
+        assert!(
+            promise["id"].is_string() && !promise["measured"].is_null(),
+            "{promise}"
+        );
+    }
+    assert!(
+        is_empty(folder.path()),
+        "it left something in its temporary folder"
+    );
+}
+
+#[test]
+fn piped_it_says_only_the_verdict() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let output = finish(demo(folder.path()).args(["--seconds", "3"]), BOUND);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(!said.contains('\x1b'), "{said}");
+    for promise in ["M1 held", "M2 held", "M3 held", "M4 held", "R1 held"] {
+        assert_eq!(said.matches(promise).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn interrupted_it_leaves_no_process_and_no_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = demo(folder.path())
+        .args(["--seconds", "600"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("sluice");
+    eventually("it has begun", BOUND, || {
+        let run = std::fs::read_dir(folder.path()).ok()?.next()?.ok()?.path();
+        run.join("jobs.log").exists().then_some(())
+    });
+    signal(child.id(), libc::SIGINT);
+    let begin = Instant::now();
+    let status = child.wait().expect("our own child");
+    assert_eq!(status.code(), Some(130), "{status}");
+    assert!(begin.elapsed() < BOUND);
+    assert!(
+        is_empty(folder.path()),
+        "it left something in its temporary folder"
+    );
+    let named = folder.path().to_string_lossy().into_owned();
+    eventually("its processes are gone", BOUND, || {
+        let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
+        let lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        let mut lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+        (!lines.any(|line| line.contains(&named))).then_some(())
+    });
+}
