@@ -7,8 +7,7 @@ use std::{env, fs};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src");
-    // No `-Bsymbolic`: the genuine library binds its own calls through the dynamic symbol table,
-    // and a shim has to cope with that.
+    // No `-Bsymbolic`: the genuine library is linked without it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
 
     let defined = exports::defined_in(Path::new("src"));
