@@ -8,6 +8,7 @@ use ffi::nvml::*;
 use crate::figures::{self, Figures};
 use crate::guard::{Answer, Out, check_version, version_word, write_list};
 use crate::library::Handle;
+use crate::utilisation::now_us;
 
 const INVALID: nvmlReturn_t = nvmlReturn_t::NVML_ERROR_INVALID_ARGUMENT;
 
@@ -304,18 +305,65 @@ pub(crate) fn no_violation(device: Handle, _policy: u32, time: Out<nvmlViolation
     })
 }
 
-/// Answers each field by itself, and none is supported: the call as a whole succeeds.
+/// Answers each field by itself, the call as a whole succeeds: power, errors and ECC mode are known,
+/// every other field is not supported.
 pub(crate) fn field_values(device: Handle, count: i32, values: Out<nvmlFieldValue_t>) -> Answer {
-    device.resolve()?;
+    let figures = figures_of(device)?;
     let values = values.claim()?;
     let count = usize::try_from(count).map_err(|_| INVALID)?;
     for at in 0..count {
-        let field = values.nth(at);
-        let mut value = field.read();
-        value.nvmlReturn = nvmlReturn_t::NVML_ERROR_NOT_SUPPORTED;
-        field.write(value);
+        let place = values.nth(at);
+        let asked = place.read();
+        let known = field(&figures, asked.fieldId, asked.scopeId);
+        place.write(nvmlFieldValue_t {
+            timestamp: now_us() as i64,
+            latencyUsec: 0,
+            valueType: nvmlValueType_t::NVML_VALUE_TYPE_UNSIGNED_INT,
+            nvmlReturn: match known {
+                Some(_) => nvmlReturn_t::NVML_SUCCESS,
+                None => nvmlReturn_t::NVML_ERROR_NOT_SUPPORTED,
+            },
+            value: nvmlValue_t {
+                ullVal: u64::from(known.unwrap_or_default()),
+            },
+            ..asked
+        });
     }
     Ok(())
+}
+
+/// A field's value, if the stand-in knows it; power is that of the GPU (scope 0) alone.
+fn field(figures: &Figures, field: u32, scope: u32) -> Option<u32> {
+    match (field, scope) {
+        (NVML_FI_DEV_POWER_AVERAGE | NVML_FI_DEV_POWER_INSTANT, 0) => {
+            Some(figures.power_usage_mw())
+        }
+        (
+            NVML_FI_DEV_POWER_MIN_LIMIT
+            | NVML_FI_DEV_POWER_MAX_LIMIT
+            | NVML_FI_DEV_POWER_DEFAULT_LIMIT
+            | NVML_FI_DEV_POWER_CURRENT_LIMIT
+            | NVML_FI_DEV_POWER_REQUESTED_LIMIT,
+            0,
+        ) => Some(figures.power_limit_mw()),
+        (NVML_FI_DEV_ECC_CURRENT | NVML_FI_DEV_ECC_PENDING, _) => Some(1),
+        (
+            NVML_FI_DEV_ECC_SBE_VOL_TOTAL
+            | NVML_FI_DEV_ECC_DBE_VOL_TOTAL
+            | NVML_FI_DEV_ECC_SBE_AGG_TOTAL
+            | NVML_FI_DEV_ECC_DBE_AGG_TOTAL
+            | NVML_FI_DEV_RETIRED_SBE
+            | NVML_FI_DEV_RETIRED_DBE
+            | NVML_FI_DEV_RETIRED_PENDING
+            | NVML_FI_DEV_PCIE_REPLAY_COUNTER
+            | NVML_FI_DEV_REMAPPED_COR
+            | NVML_FI_DEV_REMAPPED_UNC
+            | NVML_FI_DEV_REMAPPED_PENDING
+            | NVML_FI_DEV_REMAPPED_FAILURE,
+            _,
+        ) => Some(0),
+        _ => None,
+    }
 }
 
 fn figures_of(device: Handle) -> Result<Figures, nvmlReturn_t> {

@@ -288,7 +288,8 @@ fn newest_of_processes(
     }
 }
 
-fn now_us() -> u64 {
+/// The time that samples bear, in µs since 1970.
+pub(crate) fn now_us() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
