@@ -160,12 +160,14 @@ pub fn start(settings: Settings) -> Result<Daemon, DaemonError> {
         daemon.stop();
         return Err(error);
     }
-    tracing::info!(
-        folder = %settings.runtime_dir.display(),
-        devices = shared.state().registry.devices().len(),
-        tenants = shared.state().registry.tenants().count(),
-        "ready"
-    );
+    let (devices, tenants) = {
+        let state = shared.state();
+        (
+            state.registry.devices().len(),
+            state.registry.tenants().count(),
+        )
+    };
+    tracing::info!(folder = %settings.runtime_dir.display(), devices, tenants, "ready");
     Ok(daemon)
 }
 
