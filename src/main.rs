@@ -10,6 +10,7 @@ mod daemon_command;
 mod demo;
 mod exit;
 mod gpu;
+mod inherited;
 mod install;
 mod interrupt;
 mod libraries;

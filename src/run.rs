@@ -5,6 +5,7 @@
 
 use crate::client::Client;
 use crate::exit::Exit;
+use crate::inherited;
 use crate::libraries::Libraries;
 use crate::place;
 use anyhow::{Context, Result};
@@ -80,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
         let uuids: Vec<&str> = tenant.devices.iter().map(|device| &*device.uuid).collect();
         command.env("CUDA_VISIBLE_DEVICES", uuids.join(","));
     }
-    let error = command.exec();
+    let error = inherited::pass_on(&mut command).exec();
     eprintln!("sluice: cannot run {}: {error}", program.display());
     Ok(Exit::of_failed_start(&error))
 }

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::exit::Exit;
+use crate::inherited;
 use crate::place;
 use crate::text::{Column, printable, size, table};
 use anyhow::Result;
@@ -27,11 +28,13 @@ pub(crate) struct Arguments {
 /// Asks and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref()).status_socket())?;
-    if arguments.json {
-        println!("{}", client.status_text()?.trim_end());
+    let text = if arguments.json {
+        client.status_text()?.trim_end().to_owned() + "\n"
     } else {
-        print!("{}", shown(&client.status()?));
-    }
+        shown(&client.status()?)
+    };
+    inherited::end_with_the_reader();
+    print!("{text}");
     Ok(Exit::Success)
 }
 

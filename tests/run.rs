@@ -65,6 +65,36 @@ fn the_program_takes_the_process_and_so_its_signals() {
 }
 
 #[test]
+fn signals_stay_blocked_and_ignored_as_they_were() {
+    let node = Node::start();
+    let show = "grep Sig /proc/self/status | grep -v SigQ";
+    for trap in ["", "trap '' PIPE USR1;"] {
+        let plain = format!("{trap} exec env sh -c '{show}'");
+        let expected = printed(&finish(Command::new("sh").args(["-c", &plain]), PATIENCE));
+        let capped = format!("{trap} exec \"$@\" sh -c '{show}'");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &capped, "sh"]).arg(sluice());
+        shell
+            .args(["run", "--memory", "1GiB", "--runtime-dir"])
+            .arg(node.folder())
+            .arg("--");
+        assert_eq!(printed(&finish(&mut shell, PATIENCE)), expected, "{trap}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_status_quietly() {
+    let node = Node::start();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$@\" | true", "sh"]).arg(sluice());
+    let output = finish(
+        shell.args(["status", "--runtime-dir"]).arg(node.folder()),
+        PATIENCE,
+    );
+    assert_eq!(words(&output), "");
+}
+
+#[test]
 fn a_program_that_cannot_be_started_is_told_from_one_that_fails() {
     let node = Node::start();
     let missing = run(&node, "1GiB", &["/nonexistent/program"]);

@@ -131,28 +131,7 @@ impl Stage {
             let cap_bytes = cap_bytes / 1024 * (room_bytes / (ROOM_BYTES / 1024));
             stage.start(name, role, cap_bytes, &sender)?;
         }
-        let deadline = Instant::now() + UP_WITHIN;
-        while stage
-            .seen
-            .tenants
-            .iter()
-            .any(|tenant| tenant.view.is_none())
-        {
-            stage.listen(LOOK_EVERY)?;
-            if Instant::now() > deadline {
-                let late = stage
-                    .seen
-                    .tenants
-                    .iter()
-                    .find(|tenant| tenant.view.is_none());
-                let name = late.map_or("none", |tenant| tenant.name);
-                bail!(
-                    "tenant {name} is not up after {} s; {}",
-                    UP_WITHIN.as_secs(),
-                    stage.node.last_words(name)
-                );
-            }
-        }
+        stage.wait_until_up()?;
         Ok(stage)
     }
 
@@ -191,6 +170,26 @@ impl Stage {
     /// Ends everything and hands out what was seen.
     pub(crate) fn strike(self) -> (DriverKind, DeviceInfo, Observed) {
         (self.kind, self.device, self.seen)
+    }
+
+    /// Waits until each tenant has said what it sees; an interruption ends the wait as well.
+    fn wait_until_up(&mut self) -> Result<()> {
+        let deadline = Instant::now() + UP_WITHIN;
+        loop {
+            let mut tenants = self.seen.tenants.iter();
+            let Some(late) = tenants.find(|tenant| tenant.view.is_none()) else {
+                return Ok(());
+            };
+            if interrupt::last().is_some() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let (name, seconds) = (late.name, UP_WITHIN.as_secs());
+                let words = self.node.last_words(name);
+                bail!("tenant {name} is not up after {seconds} s; {words}");
+            }
+            self.listen(LOOK_EVERY)?;
+        }
     }
 
     fn start(
