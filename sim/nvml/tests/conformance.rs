@@ -91,6 +91,24 @@ impl Drop for Node {
     }
 }
 
+/// An environment variable that is set for as long as this lives.
+struct Variable(&'static str);
+
+impl Variable {
+    fn set(name: &'static str, value: &str) -> Variable {
+        // SAFETY: tests hold `TURN` here, and nothing else in this process reads the environment.
+        unsafe { std::env::set_var(name, value) };
+        Variable(name)
+    }
+}
+
+impl Drop for Variable {
+    fn drop(&mut self) {
+        // SAFETY: as in `set`.
+        unsafe { std::env::remove_var(self.0) };
+    }
+}
+
 fn point_library_at(socket: &std::path::Path) {
     // SAFETY: tests hold `TURN` here, and nothing else in this process reads the environment.
     unsafe { std::env::set_var("SLUICE_SIM_SOCKET", socket) };
@@ -143,6 +161,79 @@ fn without_a_gpu_process_there_is_no_driver_and_nothing_is_counted() {
     assert!(!text(|at, length| call!(nvmlSystemGetNVMLVersion(at, length))).is_empty());
     let sentence = call!(nvmlErrorString(absent));
     assert!(read(sentence).to_bytes().len() > 5);
+}
+
+#[test]
+fn null_mode_has_one_device_and_needs_no_gpu_process() {
+    let _turn = TURN.lock();
+    point_library_at("/nonexistent/gpu.sock".as_ref());
+    let _null = Variable::set("SLUICE_SIM_NULL", "1");
+    assert_eq!(call!(nvmlInit_v2()), SUCCESS);
+    let mut count = 0;
+    assert_eq!(call!(nvmlDeviceGetCount_v2(&mut count)), SUCCESS);
+    let mut memory = nvmlMemory_t {
+        total: 0,
+        free: 0,
+        used: 0,
+    };
+    assert_eq!(
+        call!(nvmlDeviceGetMemoryInfo(device(0), &mut memory)),
+        SUCCESS
+    );
+    assert_eq!((count, memory.total, memory.used), (1, 8192 * MIB, 0));
+    assert_eq!(call!(nvmlShutdown()), SUCCESS);
+}
+
+#[test]
+fn the_version_that_the_environment_names_is_the_one_reported() {
+    let _node = Node::start();
+    for (word, full, cuda) in [
+        ("550", "550.163.01", 12040),
+        ("535.1.2", "535.1.2", 12020),
+        ("nonsense", "580.65.06", 13000),
+    ] {
+        let _version = Variable::set("SLUICE_SIM_DRIVER_VERSION", word);
+        assert_eq!(call!(nvmlInit_v2()), SUCCESS);
+        let mut version = 0;
+        assert_eq!(
+            call!(nvmlSystemGetCudaDriverVersion_v2(&mut version)),
+            SUCCESS
+        );
+        assert_eq!(version, cuda, "{word}");
+        let reported = text(|at, length| call!(nvmlSystemGetDriverVersion(at, length)));
+        assert_eq!(reported, full);
+        let own = text(|at, length| call!(nvmlSystemGetNVMLVersion(at, length)));
+        assert_eq!(own, format!("{}.{full}", cuda / 1000));
+        assert_eq!(call!(nvmlShutdown()), SUCCESS);
+    }
+}
+
+#[test]
+fn each_field_is_answered_by_itself() {
+    let _node = Node::initialised();
+    // SAFETY: plain numbers.
+    let blank: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+    let mut fields = [
+        NVML_FI_DEV_POWER_INSTANT,
+        NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
+        9999,
+    ]
+    .map(|id| nvmlFieldValue_t {
+        fieldId: id,
+        ..blank
+    });
+    let told = call!(nvmlDeviceGetFieldValues(device(0), 3, fields.as_mut_ptr()));
+    assert_eq!(told, SUCCESS);
+    let codes = fields.map(|field| field.nvmlReturn);
+    let unknown = nvmlReturn_t::NVML_ERROR_NOT_SUPPORTED;
+    assert_eq!(codes, [SUCCESS, SUCCESS, unknown]);
+    // SAFETY: the library says that it is an unsigned number.
+    let power_mw = unsafe { fields[0].value.uiVal };
+    assert!(power_mw > 0);
+    assert_eq!(
+        call!(nvmlDeviceGetFieldValues(device(0), -1, fields.as_mut_ptr())),
+        INVALID
+    );
 }
 
 #[test]
