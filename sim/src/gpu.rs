@@ -99,9 +99,9 @@ pub enum RunError {
     /// No devices, or too many.
     #[error("{0} devices asked; from 1 to {MAX_DEVICES} are possible")]
     Devices(usize),
-    /// No memory, or no whole number of large pages.
+    /// No memory, or no whole number of MiB.
     #[error(
-        "{0} bytes of device memory asked; a multiple of 2 MiB from 2 MiB to 1 TiB is possible"
+        "{0} bytes of device memory asked; a multiple of 1 MiB from 2 MiB to 1 TiB is possible"
     )]
     Memory(u64),
     /// The socket could not be made.
@@ -220,7 +220,7 @@ impl Process {
         }
         let memory_bytes = options.memory_bytes.unwrap_or(options.profile.memory_bytes);
         let is_possible = (2 << 20..=1 << 40).contains(&memory_bytes);
-        if !is_possible || !memory_bytes.is_multiple_of(2 << 20) {
+        if !is_possible || !memory_bytes.is_multiple_of(1 << 20) {
             return Err(RunError::Memory(memory_bytes));
         }
         let board_file = memory_file("sluice-sim-board", size_of::<Board>() as u64)?;

@@ -68,6 +68,11 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
+    /// Size of the mapping.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Address of byte `offset`, if `bytes` from there on lie inside.
     pub fn pointer(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;

@@ -97,6 +97,16 @@ fn whoever_only_looks_sees_the_devices_and_holds_nothing() {
 }
 
 #[test]
+fn every_profile_can_be_run() {
+    for profile in sim::profile::PROFILES {
+        let hardware = Hardware::start(profile.word, |options| options.profile = profile);
+        let gpu = Gpu::connect_to(&hardware.socket()).unwrap();
+        assert_eq!(gpu.memory(0).total, profile.memory_bytes);
+        assert_eq!(gpu.devices()[0].name, profile.name);
+    }
+}
+
+#[test]
 fn kernels_take_exactly_their_time_and_events_tell_it() {
     let hardware = Hardware::start("exact", |_| {});
     let client = Compute::connect_to(&hardware.socket()).unwrap();
