@@ -1,6 +1,6 @@
 //! How a device is: modes, power, temperature, clocks, link, errors.
 //!
-//! A stand-in is always well: constants of [`figures`](crate::figures), and zeros where a device
+//! A stand-in is always well: constants of [`figures`], and zeros where a device
 //! counts what goes wrong. What an actively cooled board alone has (fans) is not supported.
 
 use ffi::nvml::*;

@@ -16,8 +16,8 @@ use sim::proto::ENV_NULL;
 /// Takes a branch (`550`) or a full version; one without a known branch changes nothing.
 const ENV_DRIVER_VERSION: &str = "SLUICE_SIM_DRIVER_VERSION";
 
-/// UUID of the one device of null mode: that of the first device of a `gpu` process.
-const NULL_UUID: u128 = 0x5C1C_E000_0000_4000_8000_0000_0000_0001;
+/// UUID of the one device of null mode; the driver library says the same.
+const NULL_UUID: u128 = 0x5C1C_E000_0000_4000_8000_0000_0000_0000;
 
 /// The devices and their driver.
 pub(crate) struct Hardware {
