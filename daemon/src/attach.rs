@@ -64,22 +64,23 @@ struct Peer {
 type Status = u32;
 
 impl Server {
-    /// A server on `listener`; takes over the tenants in the shared state when it runs.
+    /// A server on `listener`, which has taken over the tenants in the shared state.
     pub(crate) fn new(shared: Arc<Shared>, listener: OwnedFd) -> io::Result<Self> {
         shared.watch(listener.as_fd(), Watched::Listener)?;
-        Ok(Self {
+        let mut server = Self {
             shared,
             clients: Clients::default(),
             listener,
             unspoken: BTreeMap::new(),
             next_number: 1,
             recovery: Recovery::default(),
-        })
+        };
+        server.recovery = server.take_over();
+        Ok(server)
     }
 
     /// Runs until the daemon stops.
     pub(crate) fn run(mut self) {
-        self.recovery = self.take_over();
         let mut events = [EpollEvent::empty(); 64];
         while !self.shared.is_stopping() {
             let timeout = match self.recovery.remaining() {
@@ -177,15 +178,14 @@ impl Server {
         request: Option<AttachRequest>,
         descriptor: Option<OwnedFd>,
     ) {
-        let refused = match request {
+        let served = match request {
             None => Err(attach_status::MALFORMED),
             Some(request) if request.layout != LAYOUT => Err(attach_status::LAYOUT),
             Some(request) => self.serve(number, &socket, &request, descriptor),
         };
-        match refused {
-            // Its client keeps the socket from here on.
-            Ok(true) => self.keep(number, socket),
-            Ok(false) => {}
+        match served {
+            Ok(Some(client)) => self.keep(client, socket),
+            Ok(None) => {}
             Err(status) => {
                 tracing::debug!(status, "attach refused");
                 // Whoever does not read the answer finds the end of the connection.
@@ -194,29 +194,33 @@ impl Server {
         }
     }
 
-    /// Does what a request asks. True: the connection is a client's now.
+    /// Does what a request asks; says whose the connection is from now on, if anybody's.
     fn serve(
         &mut self,
         number: u64,
         socket: &OwnedFd,
         request: &AttachRequest,
         descriptor: Option<OwnedFd>,
-    ) -> Result<bool, Status> {
+    ) -> Result<Option<u64>, Status> {
         let peer = peer(socket.as_fd()).ok_or(attach_status::STRANGER)?;
         let tenant =
             identify(&self.shared.state().registry, request).ok_or(attach_status::STRANGER)?;
         if request.flags & attach_flags::SWEEP != 0 {
             self.sweep(tenant);
             let _ = send(socket.as_fd(), &reply(attach_status::OK), &[]);
-            return Ok(false);
+            return Ok(None);
         }
         if request.flags & attach_flags::OBSERVER != 0 {
-            return self.observe(number, socket, tenant, &peer).map(|()| true);
+            self.observe(number, socket, tenant, &peer)?;
+            return Ok(Some(number));
         }
         if request.flags & attach_flags::REJOIN != 0 {
-            return self.rejoin(number, socket, tenant, peer, request, descriptor);
+            return self
+                .rejoin(number, socket, tenant, peer, request, descriptor)
+                .map(Some);
         }
-        self.join(number, socket, tenant, peer).map(|()| true)
+        self.join(number, socket, tenant, peer)?;
+        Ok(Some(number))
     }
 
     fn observe(
@@ -287,7 +291,8 @@ impl Server {
         Ok(())
     }
 
-    /// A process that holds a slot comes back: after a daemon's end, or with a new connection.
+    /// A process that holds a slot comes back, after a daemon's end or with a new connection; says which
+    /// client it is.
     fn rejoin(
         &mut self,
         number: u64,
@@ -296,7 +301,7 @@ impl Server {
         peer: Peer,
         request: &AttachRequest,
         descriptor: Option<OwnedFd>,
-    ) -> Result<bool, Status> {
+    ) -> Result<u64, Status> {
         self.accept_usage(id, descriptor)?;
         let slot = request.slot;
         {
@@ -327,7 +332,6 @@ impl Server {
         self.shared
             .watch(peer.pidfd.as_fd(), Watched::Process(number))
             .map_err(|_| attach_status::LATER)?;
-        let copy = socket.try_clone().map_err(|_| attach_status::LATER)?;
         if let Some(client) = self.clients.client_mut(number) {
             client.pidfd = Some(peer.pidfd);
         }
@@ -336,20 +340,18 @@ impl Server {
         let _ = send_pages(socket.as_fd(), &answer, state.pages.get(&id));
         drop(state);
         tracing::debug!(tenant = id, pid = peer.pid, slot, "process came back");
-        self.keep(number, copy);
-        Ok(false)
+        Ok(number)
     }
 
     /// Gives `socket` to the client with this number, and watches it.
     fn keep(&mut self, number: u64, socket: OwnedFd) {
-        let is_watched = self
-            .shared
-            .watch(socket.as_fd(), Watched::Socket(number))
-            .is_ok();
+        // It may be watched already, from before it said anything and under another number.
+        let _ = self.shared.epoll().delete(&socket);
+        let watched = self.shared.watch(socket.as_fd(), Watched::Socket(number));
         if let Some(client) = self.clients.client_mut(number) {
             client.socket = Some(socket);
         }
-        if !is_watched {
+        if watched.is_err() {
             self.socket_ended(number);
         }
     }

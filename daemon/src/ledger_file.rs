@@ -18,6 +18,7 @@ const VERSION: u32 = 1;
 /// Everything in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ledger {
+    version: u32,
     /// Which run of the machine it is of.
     pub(crate) boot_id: String,
     /// Number of the next tenant.
@@ -26,11 +27,16 @@ pub(crate) struct Ledger {
     pub(crate) tenants: Vec<Tenant>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Versioned<L> {
-    version: u32,
-    #[serde(flatten)]
-    ledger: L,
+impl Ledger {
+    /// A ledger of this version's layout.
+    pub(crate) fn new(boot_id: String, next_id: u64, tenants: Vec<Tenant>) -> Self {
+        Self {
+            version: VERSION,
+            boot_id,
+            next_id,
+            tenants,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -71,9 +77,7 @@ fn parse(text: &[u8]) -> Result<Ledger, String> {
     if said.version != VERSION {
         return Err(format!("it has version {}, not {VERSION}", said.version));
     }
-    let versioned: Versioned<Ledger> =
-        serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let ledger = versioned.ledger;
+    let ledger: Ledger = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     for tenant in &ledger.tenants {
         if tenant.shares.is_empty() || tenant.shares.len() > MAX_DEVICES {
             return Err(format!(
@@ -101,10 +105,7 @@ fn set_aside(file: &Path, error: &dyn std::fmt::Display) {
 /// Writes the file, whole or not at all.
 pub(crate) fn write(file: &Path, ledger: &Ledger) -> io::Result<()> {
     let aside = file.with_extension("new");
-    let text = serde_json::to_vec(&Versioned {
-        version: VERSION,
-        ledger,
-    })?;
+    let text = serde_json::to_vec(ledger)?;
     let mut new: File = OpenOptions::new()
         .write(true)
         .create(true)
@@ -119,14 +120,39 @@ pub(crate) fn write(file: &Path, ledger: &Ledger) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::{Device, ProcessId, Share, SlotHolder};
     use std::os::unix::fs::PermissionsExt;
 
     fn ledger() -> Ledger {
-        Ledger {
-            boot_id: "boot".to_owned(),
-            next_id: 7,
-            tenants: Vec::new(),
-        }
+        let process = ProcessId {
+            pid: 17,
+            start_ticks: 4711,
+        };
+        let holder = SlotHolder {
+            process,
+            generation: 3,
+        };
+        let tenant = Tenant {
+            id: 6,
+            name: "web".to_owned(),
+            token: [1; 16],
+            nonce: [2; 16],
+            owner: process,
+            shares: vec![Share {
+                device: Device {
+                    index: 0,
+                    uuid: "GPU-0".to_owned(),
+                    name: "test device".to_owned(),
+                    memory_bytes: u64::MAX,
+                },
+                limit_bytes: u64::MAX,
+            }],
+            slots: [(0, holder), (1023, holder)].into(),
+            next_generation: 4,
+            is_owner_alive: false,
+            observers: 0,
+        };
+        Ledger::new("boot".to_owned(), 7, vec![tenant])
     }
 
     #[test]

@@ -74,6 +74,13 @@ pub(crate) fn usage_pages(pid: u32) -> impl Iterator<Item = OwnedFd> {
         })
 }
 
+/// All processes of the machine that this one may see.
+pub(crate) fn all() -> impl Iterator<Item = u32> {
+    let folder = fs::read_dir("/proc");
+    let entries = folder.into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// Tells this run of the machine from every other one: process ids mean nothing in another.
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")

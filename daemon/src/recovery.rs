@@ -87,6 +87,8 @@ impl Server {
 
     /// Makes `descriptor` the usage page of a tenant that has none, and settles its slots. False: it is
     /// not that tenant's page.
+    ///
+    /// Another tenant's page is nothing unusual where pages are looked for.
     pub(crate) fn adopt(&mut self, id: u64, descriptor: OwnedFd) -> bool {
         {
             let mut state = self.shared.state();
@@ -97,11 +99,7 @@ impl Server {
             let usage = match Usage::adopt(descriptor, tenant) {
                 Ok(usage) => usage,
                 Err(error) => {
-                    tracing::warn!(
-                        tenant = tenant.name,
-                        %error,
-                        "a process brought a page that is not its tenant's usage page"
-                    );
+                    tracing::debug!(tenant = tenant.name, %error, "not the tenant's usage page");
                     return false;
                 }
             };
@@ -121,6 +119,17 @@ impl Server {
             .is_some_and(|pages| pages.usage.is_none())
     }
 
+    /// Takes a tenant's usage page from the descriptors of the first of these processes that has it.
+    fn fetch_usage(&mut self, id: u64, pids: impl Iterator<Item = u32>) {
+        let mut pages = pids.flat_map(process::usage_pages);
+        while self.lacks_usage(id) {
+            let Some(page) = pages.next() else {
+                return;
+            };
+            self.adopt(id, page);
+        }
+    }
+
     fn take_over_processes(&mut self, tenant: &Tenant) {
         for (slot, holder) in &tenant.slots {
             self.follow(tenant.id, *slot, holder.process);
@@ -130,10 +139,10 @@ impl Server {
             .holders(tenant.id)
             .map(|(_, client)| client.pid)
             .collect();
-        for descriptor in pids.into_iter().flat_map(process::usage_pages) {
-            if self.adopt(tenant.id, descriptor) {
-                break;
-            }
+        self.fetch_usage(tenant.id, pids.into_iter());
+        if !tenant.slots.is_empty() && self.lacks_usage(tenant.id) {
+            // Those in the ledger are dead, but one that came just after it was written may live.
+            self.fetch_usage(tenant.id, process::all());
         }
         let mut state = self.shared.state();
         let state = &mut *state;

@@ -266,11 +266,11 @@ impl Shared {
         let ledger = {
             let mut state = self.state();
             state.is_unsaved = false;
-            Ledger {
-                boot_id: self.boot_id.clone(),
-                next_id: state.registry.next_id(),
-                tenants: state.registry.tenants().cloned().collect(),
-            }
+            Ledger::new(
+                self.boot_id.clone(),
+                state.registry.next_id(),
+                state.registry.tenants().cloned().collect(),
+            )
         };
         if let Err(error) = ledger_file::write(&file, &ledger) {
             // The daemon itself goes on; only its successor would miss it. Tried again by the heartbeat.
