@@ -16,6 +16,8 @@ pub struct Symbol {
     pub version: String,
     /// Whether the library has it, rather than wants it.
     pub defined: bool,
+    /// Whether it is a function, rather than data.
+    pub is_function: bool,
 }
 
 /// The dynamic symbols of `library`.
@@ -25,6 +27,7 @@ pub fn symbols(library: &Path) -> Vec<Symbol> {
     table
         .lines()
         .filter_map(|line| {
+            let kind = line.split_whitespace().nth(3)?;
             let mut words = line.split_whitespace().skip(6);
             let section = words.next()?;
             let (name, version) = match words.next()?.split_once('@') {
@@ -35,16 +38,20 @@ pub fn symbols(library: &Path) -> Vec<Symbol> {
                 name: name.to_owned(),
                 version: version.to_owned(),
                 defined: section != "UND",
+                is_function: matches!(kind, "FUNC" | "IFUNC"),
             })
         })
         .collect()
 }
 
 /// Names of the functions that `library` exports and that begin with `prefix`.
+///
+/// Data is left out: what a genuine driver exports of it is for debuggers, which read it out of the
+/// driver's own file.
 pub fn exports(library: &Path, prefix: &str) -> Vec<String> {
     symbols(library)
         .into_iter()
-        .filter(|symbol| symbol.defined && symbol.name.starts_with(prefix))
+        .filter(|symbol| symbol.defined && symbol.is_function && symbol.name.starts_with(prefix))
         .map(|symbol| symbol.name)
         .collect()
 }
