@@ -96,19 +96,20 @@ impl<'p, A: Accounts> Books<'p, A> {
     /// The caller is the slot's only writer at this time.
     ///
     /// # Errors
-    /// [`Refused`]: it does not fit, and nothing has changed but the count of refusals.
+    /// [`Refused`]: it does not fit, and nothing has changed.
     pub fn reserve(&self, slot: u32, units: u64, limit_units: u64) -> Result<(), Refused> {
-        let result = self.change(slot, units, |held| {
+        self.change(slot, units, |held| {
             held.checked_add(units)
                 .filter(|sum| *sum <= limit_units.min(MAX_UNITS))
-        });
-        if result.is_err() {
-            self.total.refusals.fetch_add(1, Ordering::Relaxed);
-            self.total
-                .last_refused_bytes
-                .store(crate::bytes(units), Ordering::Relaxed);
-        }
-        result
+        })
+    }
+
+    /// Counts a request of `units` that was refused for good, after whatever was tried to make room.
+    pub fn count_refusal(&self, units: u64) {
+        self.total.refusals.fetch_add(1, Ordering::Relaxed);
+        self.total
+            .last_refused_bytes
+            .store(crate::bytes(units), Ordering::Relaxed);
     }
 
     /// Adds `units` to what `slot` holds whatever the cap says: for what the driver has given already.

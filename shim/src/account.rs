@@ -2,6 +2,7 @@
 
 use crate::attach;
 use crate::device::{self, Index};
+use crate::pool;
 use crate::session::Seat;
 use ffi::sync::Ordering;
 use ffi::wire::MAX_DEVICES;
@@ -53,31 +54,49 @@ impl Drop for Reservation {
 
 /// Counts `units` against the cap of `device`.
 ///
-/// Before it refuses, the daemon is asked once to look for processes of the tenant that have died.
+/// Before it refuses, this process's own pools give back what they only keep, and the daemon looks once
+/// for processes of the tenant that have died.
 ///
 /// # Errors
-/// [`OverCap`]: it does not fit, and nothing has changed.
+/// [`OverCap`]: it does not fit, and nothing has changed but the count of refusals.
 pub(crate) fn reserve(seat: Seat, device: Index, units: u64) -> Result<Reservation, OverCap> {
     let is_reserved = try_reserve(seat, device, units)
+        || (pool::trim(seat) && try_reserve(seat, device, units))
         || (attach::sweep(seat) && try_reserve(seat, device, units));
     if is_reserved {
-        Ok(Reservation {
+        return Ok(Reservation {
             seat,
             device,
             units,
-        })
-    } else {
-        Err(OverCap)
+        });
+    }
+    count_refusal(seat, device, units);
+    Err(OverCap)
+}
+
+/// Counts a request that was refused for good.
+pub(crate) fn count_refusal(seat: Seat, device: Index, units: u64) {
+    if let Some(books) = books(seat, device) {
+        books.count_refusal(units);
     }
 }
 
-fn try_reserve(seat: Seat, device: Index, units: u64) -> bool {
+/// As [`reserve`], without making room, counting, or a value that gives back.
+pub(crate) fn try_reserve(seat: Seat, device: Index, units: u64) -> bool {
     let (Some(books), Some(turn)) = (books(seat, device), TURNS.get(device.get())) else {
         return false;
     };
     let limit = ledger::cap_units(limit_bytes(seat, device));
     let _turn = turn.lock();
     books.reserve(seat.slot, units, limit).is_ok()
+}
+
+/// Counts `units` whatever the cap says: for what the driver has given already.
+pub(crate) fn charge(seat: Seat, device: Index, units: u64) {
+    if let (Some(books), Some(turn)) = (books(seat, device), TURNS.get(device.get())) {
+        let _turn = turn.lock();
+        books.charge(seat.slot, units);
+    }
 }
 
 /// Gives `units` back, after the driver has freed them.

@@ -7,7 +7,7 @@
 //! belongs to is in `ffi::symbols`.
 
 use crate::real::{Library, genuine, ordinal_of};
-use crate::{context, init, lookup, management, memory, query, vmm};
+use crate::{context, init, lookup, management, memory, pool, query, vmm};
 use ffi::driver::*;
 use ffi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -79,6 +79,25 @@ hooks! {
     cuMemAllocManaged(out: *mut CUdeviceptr, bytes: usize, flags: c_uint) => memory::alloc_managed;
     cuMemFree(pointer: CUdeviceptr_v1) => memory::free_v1;
     cuMemFree_v2(pointer: CUdeviceptr) => memory::free;
+
+    // Stream-ordered memory, and when it goes back.
+    cuMemAllocAsync(out: *mut CUdeviceptr, bytes: usize, stream: CUstream) => pool::alloc_async;
+    cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, bytes: usize, stream: CUstream)
+        => pool::alloc_async_per_thread;
+    cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
+        => pool::alloc_from;
+    cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
+        => pool::alloc_from_per_thread;
+    cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) => pool::free_async;
+    cuMemFreeAsync_ptsz(pointer: CUdeviceptr, stream: CUstream) => pool::free_async;
+    cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) => pool::create;
+    cuMemPoolDestroy(pool: CUmemoryPool) => pool::destroy;
+    cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) => pool::trim_to;
+    cuStreamSynchronize(stream: CUstream) => pool::synchronize_stream;
+    cuStreamSynchronize_ptsz(stream: CUstream) => pool::synchronize_stream;
+    cuEventSynchronize(event: CUevent) => pool::synchronize_event;
+    cuCtxSynchronize() => pool::synchronize_context;
+    cuCtxSynchronize_v2(context: CUcontext) => pool::synchronize_named_context;
 
     // Physical memory by handle.
     cuMemCreate(out: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong)

@@ -14,15 +14,15 @@
 //! | [`lookup`] | `cuGetProcAddress`: swaps the pointers of hooked functions |
 //! | [`session`], [`attach`], [`link`] | this process's place with the daemon: state, messages, thread |
 //! | [`account`] | this process's account in the usage page |
-//! | [`memory`], [`vmm`], [`context`] | what allocates and frees, and whose end frees all |
+//! | [`memory`], [`pool`], [`vmm`], [`context`] | what allocates and frees, and whose end frees all |
 //! | [`query`], [`management`] | the cap shown as the size of the GPU, by CUDA and by NVML |
 //! | [`device`], [`blocks`], [`claim`] | devices by UUID, live allocations by address, places named by the host |
 //! | [`log`], [`fork`] | standard error, and children |
 //!
 //! A process that never calls CUDA or NVML runs none of this: no constructor, no thread, no file.
 //!
-//! Lock order: `session`'s attach lock, then none. The locks of `blocks` and `vmm` are leaves, and none
-//! is ever held across a call of the real driver.
+//! Lock order: `session`'s attach lock, then none. The locks of `pool`, `blocks`, `vmm` and `account`
+//! are taken in this order and none but `pool`'s (it says why) is held across a call of the real driver.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -46,6 +46,7 @@ mod log;
 mod lookup;
 mod management;
 mod memory;
+mod pool;
 mod query;
 mod real;
 mod session;

@@ -9,6 +9,7 @@ use crate::account::{self, OverCap, Reservation};
 use crate::blocks::{self, Block};
 use crate::claim::Out;
 use crate::device::{self, Index};
+use crate::pool;
 use crate::session::{self, Seat};
 use ffi::driver::{CUcontext, CUdeviceptr, CUdeviceptr_v1, CUresult};
 use std::ffi::c_uint;
@@ -246,7 +247,7 @@ pub(crate) fn free_v1(
 
 /// The block is taken out before the driver frees it: once freed, another thread may be given the same
 /// address. An address that we do not know is the driver's business.
-fn freed(address: u64, forward: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn freed(address: u64, forward: impl FnOnce() -> CUresult) -> CUresult {
     let Some(seat) = session::seat() else {
         return forward();
     };
@@ -258,6 +259,8 @@ fn freed(address: u64, forward: impl FnOnce() -> CUresult) -> CUresult {
         } else {
             blocks::insert(address, block);
         }
+    } else if result == SUCCESS {
+        pool::after_free(seat, address);
     }
     result
 }

@@ -7,12 +7,13 @@
 use crate::discovery;
 use crate::log;
 use ffi::driver::{
-    CUcontext, CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUresult, CUuuid,
+    CUcontext, CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUmemPool_attribute,
+    CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus, CUuuid,
 };
 use ffi::nvml::{nvmlDevice_t, nvmlReturn_t};
 use ffi::symbols::{DRIVER, NVML, Symbol};
 use libloading::os::unix as loader;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -336,9 +337,19 @@ macro_rules! real_functions {
 real_functions! {
     Driver cuCtxGetCurrent(context: *mut CUcontext) -> CUresult;
     Driver cuCtxGetDevice(device: *mut CUdevice) -> CUresult;
+    Driver cuCtxPopCurrent_v2(context: *mut CUcontext) -> CUresult;
+    Driver cuCtxPushCurrent_v2(context: CUcontext) -> CUresult;
+    Driver cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) -> CUresult;
     Driver cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult;
     Driver cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) -> CUresult;
     Driver cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, is_active: *mut c_int) -> CUresult;
     Driver cuMemFree_v2(pointer: CUdeviceptr) -> CUresult;
+    Driver cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult;
+    Driver cuMemFreeAsync_ptsz(pointer: CUdeviceptr, stream: CUstream) -> CUresult;
+    Driver cuMemPoolGetAttribute(pool: CUmemoryPool, which: CUmemPool_attribute, value: *mut c_void) -> CUresult;
+    Driver cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult;
+    Driver cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> CUresult;
+    Driver cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult;
+    Driver cuStreamIsCapturing_ptsz(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult;
     Nvml nvmlDeviceGetUUID(device: nvmlDevice_t, text: *mut c_char, length: c_uint) -> nvmlReturn_t;
 }

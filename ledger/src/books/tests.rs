@@ -68,11 +68,19 @@ fn a_reservation_beyond_the_cap_is_refused_and_reserves_nothing() {
     assert_eq!(shelf.books().held_units(), 100);
     assert_eq!(shelf.books().slot_units(0), 60);
     assert_eq!(shelf.books().slot_units(1), 40);
-    assert_eq!(shelf.total.refusals.load(Std::Relaxed), 1);
-    assert_eq!(shelf.total.last_refused_bytes.load(Std::Relaxed), 41 * UNIT);
 }
 
-const UNIT: u64 = ffi::wire::UNIT_BYTES;
+#[test]
+fn refusals_are_counted_with_the_size_of_the_last() {
+    let shelf = Shelf::new(1);
+    shelf.books().count_refusal(7);
+    shelf.books().count_refusal(41);
+    assert_eq!(shelf.total.refusals.load(Std::Relaxed), 2);
+    assert_eq!(
+        shelf.total.last_refused_bytes.load(Std::Relaxed),
+        41 * ffi::wire::UNIT_BYTES
+    );
+}
 
 #[test]
 fn the_largest_number_is_refused_like_any_other() {

@@ -1,0 +1,501 @@
+//! Stream-ordered allocation: `cuMemAllocAsync` and its pools.
+//!
+//! A pool takes device memory in pieces of the driver's choice and keeps it when an allocation is freed,
+//! so what counts is what the pool has *reserved*, and the driver says that at any time. A request that
+//! may make a pool grow is reserved first; afterwards the charge is set to the pool's reserved bytes.
+//! Memory goes back at synchronisation, so those calls look again, in processes that have pools.
+//!
+//! Where the driver cannot say, the requests themselves are the charge. A call inside a stream capture
+//! makes a node of a graph and takes nothing now: it goes through untouched.
+//!
+//! The lock is held while the driver is asked for an attribute, unlike anywhere else: that call takes
+//! no lock of ours and waits for no work, and between the reading and the charge nobody may come.
+
+use crate::account;
+use crate::claim::Out;
+use crate::device::{self, Index};
+use crate::memory;
+use crate::session::{self, Seat};
+use ffi::driver::{
+    CUcontext, CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocationType, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
+const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+
+/// What is known of one pool.
+#[derive(Debug)]
+struct Pool {
+    device: Index,
+    /// Units charged for it.
+    charged: u64,
+    /// Calls that may make it grow and have not returned.
+    in_flight: u32,
+    /// Allocations of it that have not been freed.
+    live: u64,
+    /// The application has destroyed it; it goes with its last allocation.
+    is_destroyed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Pools {
+    pools: BTreeMap<usize, Pool>,
+    /// Live allocations and their pools.
+    blocks: BTreeMap<CUdeviceptr, usize>,
+}
+
+static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
+
+/// Whether this process has ever used a pool. Until then, synchronising costs one load.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+fn pools<R>(work: impl FnOnce(&mut Pools) -> R) -> R {
+    work(POOLS.lock().get_or_insert_default())
+}
+
+/// Which of the two default streams handle 0 means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flavour {
+    Legacy,
+    PerThread,
+}
+
+/// `cuMemAllocAsync`: from the current pool of the stream's device.
+pub(crate) fn alloc_async(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    forward: impl FnOnce(*mut CUdeviceptr, usize, CUstream) -> CUresult,
+) -> CUresult {
+    alloc(Flavour::Legacy, out, bytes, None, stream, |out| {
+        forward(out, bytes, stream)
+    })
+}
+
+/// `cuMemAllocAsync_ptsz`.
+pub(crate) fn alloc_async_per_thread(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    forward: impl FnOnce(*mut CUdeviceptr, usize, CUstream) -> CUresult,
+) -> CUresult {
+    alloc(Flavour::PerThread, out, bytes, None, stream, |out| {
+        forward(out, bytes, stream)
+    })
+}
+
+/// `cuMemAllocFromPoolAsync`.
+pub(crate) fn alloc_from(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+    forward: impl FnOnce(*mut CUdeviceptr, usize, CUmemoryPool, CUstream) -> CUresult,
+) -> CUresult {
+    alloc(Flavour::Legacy, out, bytes, Some(pool), stream, |out| {
+        forward(out, bytes, pool, stream)
+    })
+}
+
+/// `cuMemAllocFromPoolAsync_ptsz`.
+pub(crate) fn alloc_from_per_thread(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+    forward: impl FnOnce(*mut CUdeviceptr, usize, CUmemoryPool, CUstream) -> CUresult,
+) -> CUresult {
+    alloc(Flavour::PerThread, out, bytes, Some(pool), stream, |out| {
+        forward(out, bytes, pool, stream)
+    })
+}
+
+fn alloc(
+    flavour: Flavour,
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+    forward: impl FnOnce(*mut CUdeviceptr) -> CUresult,
+) -> CUresult {
+    let Some(seat) = session::seat() else {
+        return if session::is_inherited() {
+            forward(out)
+        } else {
+            CUresult::CUDA_ERROR_NOT_INITIALIZED
+        };
+    };
+    let Some(place) = Out::claim(out) else {
+        return forward(out);
+    };
+    if bytes == 0 || is_capturing(flavour, stream) {
+        return forward(out);
+    }
+    let Some(pool) = pool.or_else(|| current_pool(stream)) else {
+        return forward(out);
+    };
+    let Some(device) = device_of(seat, pool, stream) else {
+        // Not the tenant's device, or none: the driver refuses nonsense, we the rest.
+        return if pool.is_null() {
+            forward(out)
+        } else {
+            OUT_OF_MEMORY
+        };
+    };
+    let units = ledger::units(bytes as u64);
+    let Some(reserved) = begin(seat, pool, device, units) else {
+        return OUT_OF_MEMORY;
+    };
+    let mut address = 0;
+    let result = forward(&mut address);
+    let fits = end(seat, pool, reserved, (result == SUCCESS).then_some(address));
+    if result != SUCCESS {
+        return result;
+    }
+    if !fits {
+        give_back(flavour, address, stream);
+        trim(seat);
+        account::count_refusal(seat, device, units);
+        return OUT_OF_MEMORY;
+    }
+    place.write(address);
+    SUCCESS
+}
+
+/// Reserves what the pool may grow by. `None`: it does not fit.
+fn begin(seat: Seat, pool: CUmemoryPool, device: Index, units: u64) -> Option<u64> {
+    IS_USED.store(true, Ordering::Relaxed);
+    let growth = units.saturating_sub(unused_units(pool));
+    let growth = account::reserve(seat, device, growth).ok()?.commit();
+    pools(|pools| {
+        let pool = pools.pools.entry(pool as usize).or_insert(Pool {
+            device,
+            charged: 0,
+            in_flight: 0,
+            live: 0,
+            is_destroyed: false,
+        });
+        pool.charged += growth;
+        pool.in_flight += 1;
+    });
+    Some(growth)
+}
+
+/// Sets the charge to what the pool has now. False: it grew by more than fits, and the allocation has
+/// to go.
+fn end(seat: Seat, pool: CUmemoryPool, reserved: u64, address: Option<CUdeviceptr>) -> bool {
+    pools(|all| {
+        let Some(known) = all.pools.get_mut(&(pool as usize)) else {
+            return true;
+        };
+        known.in_flight = known.in_flight.saturating_sub(1);
+        if let Some(address) = address {
+            known.live += 1;
+            all.blocks.insert(address, pool as usize);
+        }
+        match reserved_units(pool) {
+            Some(truth) => settle(seat, known, truth),
+            None => {
+                // The driver cannot say: a request that was honoured stays charged as it was asked.
+                if address.is_none() {
+                    known.charged = known.charged.saturating_sub(reserved);
+                    account::release(seat, known.device, reserved);
+                }
+                true
+            }
+        }
+    })
+}
+
+/// Brings the charge to `truth`. While other calls are in flight it only rises: what they have reserved
+/// may not be in the pool yet. False: it rose, and the rise does not fit.
+fn settle(seat: Seat, pool: &mut Pool, truth: u64) -> bool {
+    if truth > pool.charged {
+        let more = truth - pool.charged;
+        pool.charged = truth;
+        return match account::try_reserve(seat, pool.device, more) {
+            true => true,
+            false => {
+                // It is taken all the same, until the allocation has been given back.
+                account::charge(seat, pool.device, more);
+                false
+            }
+        };
+    }
+    if pool.in_flight == 0 && truth < pool.charged {
+        account::release(seat, pool.device, pool.charged - truth);
+        pool.charged = truth;
+    }
+    true
+}
+
+/// Looks at all pools again: after a synchronisation, a trim, a free.
+fn look_again(seat: Seat) {
+    pools(|all| {
+        all.pools.retain(|handle, pool| {
+            if pool.is_destroyed {
+                if pool.live == 0 {
+                    account::release(seat, pool.device, pool.charged);
+                }
+                return pool.live > 0;
+            }
+            if let Some(truth) = reserved_units(*handle as CUmemoryPool) {
+                settle(seat, pool, truth);
+            }
+            true
+        });
+    });
+}
+
+/// Has the driver give back what this process's pools do not use. False: there are no pools.
+pub(crate) fn trim(seat: Seat) -> bool {
+    if !IS_USED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let handles: Vec<usize> = pools(|all| {
+        let pools = all.pools.iter();
+        pools
+            .filter(|(_, pool)| !pool.is_destroyed)
+            .map(|(handle, _)| *handle)
+            .collect()
+    });
+    for handle in handles {
+        // SAFETY: a pool that this process has used and not destroyed.
+        unsafe { crate::real::cuMemPoolTrimTo(handle as CUmemoryPool, 0) };
+    }
+    look_again(seat);
+    true
+}
+
+fn give_back(flavour: Flavour, address: CUdeviceptr, stream: CUstream) {
+    // The driver gave this address a moment ago, for this stream, and nobody else knows it.
+    let result = match flavour {
+        // SAFETY: see above.
+        Flavour::Legacy => unsafe { crate::real::cuMemFreeAsync(address, stream) },
+        // SAFETY: see above.
+        Flavour::PerThread => unsafe { crate::real::cuMemFreeAsync_ptsz(address, stream) },
+    };
+    if result == SUCCESS {
+        forget(address);
+    }
+}
+
+/// Takes an allocation off its pool. False: it is of no pool that we know.
+fn forget(address: CUdeviceptr) -> bool {
+    IS_USED.load(Ordering::Relaxed)
+        && pools(|all| {
+            let Some(pool) = all.blocks.remove(&address) else {
+                return false;
+            };
+            if let Some(pool) = all.pools.get_mut(&pool) {
+                pool.live = pool.live.saturating_sub(1);
+            }
+            true
+        })
+}
+
+/// `cuMemFreeAsync`: of a pool's allocation, or of one that `cuMemAlloc` made.
+pub(crate) fn free_async(
+    pointer: CUdeviceptr,
+    stream: CUstream,
+    forward: impl FnOnce(CUdeviceptr, CUstream) -> CUresult,
+) -> CUresult {
+    memory::freed(pointer, || forward(pointer, stream))
+}
+
+/// A free has succeeded: it may have been of a pool's allocation.
+pub(crate) fn after_free(seat: Seat, pointer: CUdeviceptr) {
+    if forget(pointer) {
+        look_again(seat);
+    }
+}
+
+/// `cuMemPoolCreate`.
+pub(crate) fn create(
+    out: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps,
+    forward: impl FnOnce(*mut CUmemoryPool, *const CUmemPoolProps) -> CUresult,
+) -> CUresult {
+    let result = forward(out, properties);
+    if result == SUCCESS
+        && let (Some(seat), Some(out)) = (session::seat(), Out::claim(out))
+        && let Some(properties) = Out::claim(properties.cast_mut()).map(|place| place.read())
+        && properties.location.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE
+        && properties.allocType == CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED
+    {
+        // SAFETY: every member of the union is an int, or begins with one.
+        let ordinal = unsafe { properties.location.__bindgen_anon_1.id };
+        if let Some(device) = device::by_ordinal(seat.pages, ordinal) {
+            IS_USED.store(true, Ordering::Relaxed);
+            let pool = Pool {
+                device,
+                charged: 0,
+                in_flight: 0,
+                live: 0,
+                is_destroyed: false,
+            };
+            pools(|all| all.pools.insert(out.read() as usize, pool));
+        }
+    }
+    result
+}
+
+/// `cuMemPoolDestroy`: the pool goes at once, its memory with its last allocation.
+pub(crate) fn destroy(
+    pool: CUmemoryPool,
+    forward: impl FnOnce(CUmemoryPool) -> CUresult,
+) -> CUresult {
+    let Some(seat) = session::seat() else {
+        return forward(pool);
+    };
+    let result = forward(pool);
+    if result == SUCCESS {
+        pools(|all| {
+            if let Some(pool) = all.pools.get_mut(&(pool as usize)) {
+                pool.is_destroyed = true;
+            }
+        });
+        look_again(seat);
+    }
+    result
+}
+
+/// `cuMemPoolTrimTo`.
+pub(crate) fn trim_to(
+    pool: CUmemoryPool,
+    keep: usize,
+    forward: impl FnOnce(CUmemoryPool, usize) -> CUresult,
+) -> CUresult {
+    let result = forward(pool, keep);
+    after_synchronisation(result);
+    result
+}
+
+/// `cuStreamSynchronize`.
+pub(crate) fn synchronize_stream(
+    stream: CUstream,
+    forward: impl FnOnce(CUstream) -> CUresult,
+) -> CUresult {
+    let result = forward(stream);
+    after_synchronisation(result);
+    result
+}
+
+/// `cuEventSynchronize`.
+pub(crate) fn synchronize_event(
+    event: ffi::driver::CUevent,
+    forward: impl FnOnce(ffi::driver::CUevent) -> CUresult,
+) -> CUresult {
+    let result = forward(event);
+    after_synchronisation(result);
+    result
+}
+
+/// `cuCtxSynchronize`.
+pub(crate) fn synchronize_context(forward: impl FnOnce() -> CUresult) -> CUresult {
+    let result = forward();
+    after_synchronisation(result);
+    result
+}
+
+/// `cuCtxSynchronize` of CUDA 13, of a named context.
+pub(crate) fn synchronize_named_context(
+    context: CUcontext,
+    forward: impl FnOnce(CUcontext) -> CUresult,
+) -> CUresult {
+    let result = forward(context);
+    after_synchronisation(result);
+    result
+}
+
+fn after_synchronisation(result: CUresult) {
+    if result == SUCCESS
+        && IS_USED.load(Ordering::Relaxed)
+        && let Some(seat) = session::seat()
+    {
+        look_again(seat);
+    }
+}
+
+fn is_capturing(flavour: Flavour, stream: CUstream) -> bool {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let result = match flavour {
+        // SAFETY: a place for one status; a handle that is none is the driver's to refuse.
+        Flavour::Legacy => unsafe { crate::real::cuStreamIsCapturing(stream, &mut status) },
+        // SAFETY: as above.
+        Flavour::PerThread => unsafe { crate::real::cuStreamIsCapturing_ptsz(stream, &mut status) },
+    };
+    // 906 says that a capture elsewhere forbids the question; the call itself will hear the same.
+    result == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+        || (result == SUCCESS && status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// CUDA's number of the stream's device: a default stream's is the current context's.
+fn ordinal_of(stream: CUstream) -> Option<CUdevice> {
+    let mut device: CUdevice = 0;
+    // The handles 0, 1 and 2 are names of default streams.
+    if stream as usize <= 2 {
+        // SAFETY: a place for one number.
+        let result = unsafe { crate::real::cuCtxGetDevice(&mut device) };
+        return (result == SUCCESS).then_some(device);
+    }
+    let mut context: CUcontext = std::ptr::null_mut();
+    // SAFETY: a place for one handle; a stream that is none is the driver's to refuse.
+    if unsafe { crate::real::cuStreamGetCtx(stream, &mut context) } != SUCCESS {
+        return None;
+    }
+    // SAFETY: the driver's own handle.
+    if unsafe { crate::real::cuCtxPushCurrent_v2(context) } != SUCCESS {
+        return None;
+    }
+    // SAFETY: a place for one number.
+    let result = unsafe { crate::real::cuCtxGetDevice(&mut device) };
+    // SAFETY: a place for one handle; takes off what was pushed above.
+    unsafe { crate::real::cuCtxPopCurrent_v2(&mut context) };
+    (result == SUCCESS).then_some(device)
+}
+
+fn current_pool(stream: CUstream) -> Option<CUmemoryPool> {
+    let device = ordinal_of(stream)?;
+    let mut pool: CUmemoryPool = std::ptr::null_mut();
+    // SAFETY: a place for one handle.
+    let result = unsafe { crate::real::cuDeviceGetMemPool(&mut pool, device) };
+    // Without its pool, the requests themselves are counted under no pool's name.
+    (result == SUCCESS).then_some(pool)
+}
+
+/// The tenant's device that a pool lies on: as it was created, else the stream's.
+fn device_of(seat: Seat, pool: CUmemoryPool, stream: CUstream) -> Option<Index> {
+    let known = pools(|all| all.pools.get(&(pool as usize)).map(|pool| pool.device));
+    known.or_else(|| device::by_ordinal(seat.pages, ordinal_of(stream)?))
+}
+
+fn reserved_units(pool: CUmemoryPool) -> Option<u64> {
+    attribute(
+        pool,
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+    )
+    .map(ledger::units)
+}
+
+/// What the pool has reserved and does not use; 0 where the driver cannot say.
+fn unused_units(pool: CUmemoryPool) -> u64 {
+    let reserved = reserved_units(pool);
+    let used = attribute(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    match (reserved, used) {
+        (Some(reserved), Some(used)) => reserved.saturating_sub(ledger::units(used)),
+        _ => 0,
+    }
+}
+
+fn attribute(pool: CUmemoryPool, which: CUmemPool_attribute) -> Option<u64> {
+    let mut value = 0u64;
+    // SAFETY: both attributes are 64 bits wide; a pool that is none is the driver's to refuse.
+    let result =
+        unsafe { crate::real::cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()) };
+    (result == SUCCESS).then_some(value)
+}
