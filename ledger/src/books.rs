@@ -104,12 +104,12 @@ impl<'p, A: Accounts> Books<'p, A> {
         })
     }
 
-    /// Counts a request of `units` that was refused for good, after whatever was tried to make room.
-    pub fn count_refusal(&self, units: u64) {
+    /// Counts a request of `bytes` that was refused for good, after whatever was tried to make room.
+    pub fn count_refusal(&self, bytes: u64) {
         self.total.refusals.fetch_add(1, Ordering::Relaxed);
         self.total
             .last_refused_bytes
-            .store(crate::bytes(units), Ordering::Relaxed);
+            .store(bytes, Ordering::Relaxed);
     }
 
     /// Adds `units` to what `slot` holds whatever the cap says: for what the driver has given already.

@@ -37,7 +37,7 @@ impl Reservation {
     /// [`OverCap`]: the larger size does not fit; the reservation stands as it was.
     pub(crate) fn adjust(&mut self, units: u64) -> Result<(), OverCap> {
         if let Some(more) = units.checked_sub(self.units) {
-            reserve(self.seat, self.device, more)?.commit();
+            reserve(self.seat, self.device, ledger::bytes(units), more)?.commit();
         } else {
             release(self.seat, self.device, self.units - units);
         }
@@ -52,14 +52,19 @@ impl Drop for Reservation {
     }
 }
 
-/// Counts `units` against the cap of `device`.
+/// Counts a request of `bytes` against the cap of `device`, of which `units` are new.
 ///
 /// Before it refuses, this process's own pools give back what they only keep, and the daemon looks once
 /// for processes of the tenant that have died.
 ///
 /// # Errors
 /// [`OverCap`]: it does not fit, and nothing has changed but the count of refusals.
-pub(crate) fn reserve(seat: Seat, device: Index, units: u64) -> Result<Reservation, OverCap> {
+pub(crate) fn reserve(
+    seat: Seat,
+    device: Index,
+    bytes: u64,
+    units: u64,
+) -> Result<Reservation, OverCap> {
     let is_reserved = try_reserve(seat, device, units)
         || (pool::trim(seat) && try_reserve(seat, device, units))
         || (attach::sweep(seat) && try_reserve(seat, device, units));
@@ -70,14 +75,14 @@ pub(crate) fn reserve(seat: Seat, device: Index, units: u64) -> Result<Reservati
             units,
         });
     }
-    count_refusal(seat, device, units);
+    count_refusal(seat, device, bytes);
     Err(OverCap)
 }
 
-/// Counts a request that was refused for good.
-pub(crate) fn count_refusal(seat: Seat, device: Index, units: u64) {
+/// Counts a request of `bytes` that was refused for good.
+pub(crate) fn count_refusal(seat: Seat, device: Index, bytes: u64) {
     if let Some(books) = books(seat, device) {
-        books.count_refusal(units);
+        books.count_refusal(bytes);
     }
 }
 

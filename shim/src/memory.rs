@@ -87,7 +87,8 @@ fn counted(
         Err(Elsewhere::Forward) => return forward(),
         Err(Elsewhere::Refuse(code)) => return code,
     };
-    let Ok(reservation) = account::reserve(place.seat, place.device, ledger::units(bytes)) else {
+    let Ok(reservation) = account::reserve(place.seat, place.device, bytes, ledger::units(bytes))
+    else {
         return OUT_OF_MEMORY;
     };
     let result = forward();
@@ -210,8 +211,10 @@ fn pitched<Write: FnOnce(u64, usize)>(
             return result;
         }
     };
-    let least = ledger::units(width.saturating_mul(height));
-    let Ok(mut reservation) = account::reserve(place.seat, place.device, least) else {
+    let least = width.saturating_mul(height);
+    let Ok(mut reservation) =
+        account::reserve(place.seat, place.device, least, ledger::units(least))
+    else {
         return OUT_OF_MEMORY;
     };
     let (result, write) = call(&mut address, &mut row);

@@ -146,8 +146,7 @@ fn alloc(
             OUT_OF_MEMORY
         };
     };
-    let units = ledger::units(bytes as u64);
-    let Some(reserved) = begin(seat, pool, device, units) else {
+    let Some(reserved) = begin(seat, pool, device, bytes as u64) else {
         return OUT_OF_MEMORY;
     };
     let mut address = 0;
@@ -159,7 +158,7 @@ fn alloc(
     if !fits {
         give_back(flavour, address, stream);
         trim(seat);
-        account::count_refusal(seat, device, units);
+        account::count_refusal(seat, device, bytes as u64);
         return OUT_OF_MEMORY;
     }
     place.write(address);
@@ -167,10 +166,10 @@ fn alloc(
 }
 
 /// Reserves what the pool may grow by. `None`: it does not fit.
-fn begin(seat: Seat, pool: CUmemoryPool, device: Index, units: u64) -> Option<u64> {
+fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -> Option<u64> {
     IS_USED.store(true, Ordering::Relaxed);
-    let growth = units.saturating_sub(unused_units(pool));
-    let growth = account::reserve(seat, device, growth).ok()?.commit();
+    let growth = ledger::units(bytes).saturating_sub(unused_units(pool));
+    let growth = account::reserve(seat, device, bytes, growth).ok()?.commit();
     pools(|pools| {
         let pool = pools.pools.entry(pool as usize).or_insert(Pool {
             device,

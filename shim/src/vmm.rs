@@ -157,7 +157,8 @@ pub(crate) fn create(
     let Some(device) = device::by_ordinal(seat.pages, ordinal) else {
         return not_ours(seat, ordinal, || forward(out, bytes, properties, flags));
     };
-    let Ok(reservation) = account::reserve(seat, device, ledger::units(bytes as u64)) else {
+    let Ok(reservation) = account::reserve(seat, device, bytes as u64, ledger::units(bytes as u64))
+    else {
         return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
     };
     let result = forward(out, bytes, properties, flags);

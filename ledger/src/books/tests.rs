@@ -76,10 +76,7 @@ fn refusals_are_counted_with_the_size_of_the_last() {
     shelf.books().count_refusal(7);
     shelf.books().count_refusal(41);
     assert_eq!(shelf.total.refusals.load(Std::Relaxed), 2);
-    assert_eq!(
-        shelf.total.last_refused_bytes.load(Std::Relaxed),
-        41 * ffi::wire::UNIT_BYTES
-    );
+    assert_eq!(shelf.total.last_refused_bytes.load(Std::Relaxed), 41);
 }
 
 #[test]
