@@ -7,6 +7,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+/// What a stepper fills outputs with before each call.
+pub const POISON: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
 /// A running CUDA program that does one step at a time. Killed when it is dropped.
 #[derive(Debug)]
 pub struct Stepper {
