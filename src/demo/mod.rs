@@ -59,16 +59,14 @@ pub(crate) struct Arguments {
 
 /// Runs the demo and prints the verdict.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
-    let device = match arguments.device {
-        Choice::StandIn => "stand-in",
-        Choice::Real => "real",
-        Choice::Auto => match resolve(Choice::Auto, None) {
-            Ok(DriverKind::Real) => "real",
-            _ => "stand-in",
-        },
+    let kind = match (arguments.device, resolve(arguments.device, None)) {
+        (_, Ok(kind)) => kind,
+        // Where there is no GPU, a demo is still worth seeing.
+        (Choice::Auto, Err(_)) => DriverKind::StandIn,
+        (_, Err(error)) => return Err(error),
     };
     let mut screen = Screen::new(!arguments.json);
-    let mut stage = Stage::set_up(device)?;
+    let mut stage = Stage::set_up(kind)?;
     let ending = stage.play(Duration::from_secs(arguments.seconds), &mut screen);
     screen.erase();
     match ending? {

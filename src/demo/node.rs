@@ -6,8 +6,8 @@ use crate::children::{Owned, dies_with_us, wait_until_ready};
 use crate::client::Client;
 use crate::gpu::{self, GpuOptions};
 use crate::place::Place;
-use anyhow::{Context, Result};
-use daemon::api::Status;
+use anyhow::{Context, Result, anyhow};
+use daemon::api::{DriverKind, Status};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -27,32 +27,32 @@ pub(crate) struct Node {
     gpu: Option<Owned>,
     client: Client,
     place: Place,
-    device: &'static str,
+    kind: DriverKind,
     folder: TempDir,
 }
 
 impl Node {
-    /// Starts what is needed for `device` (`real` or `stand-in`).
+    /// Starts what tenants on `kind` of driver need.
     ///
     /// # Errors
     /// Something does not start; the message has its last words.
-    pub(crate) fn start(device: &'static str) -> Result<Self> {
+    pub(crate) fn start(kind: DriverKind) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("sluice-demo-")
             .tempdir()
             .context("cannot make a temporary folder")?;
         let place = Place::new(folder.path().join("run"));
         place.make()?;
-        let gpu = match device {
-            "stand-in" => Some(gpu::start(&place.gpu_socket(), &GpuOptions::default())?),
-            _ => None,
+        let gpu = match kind {
+            DriverKind::StandIn => Some(gpu::start(&place.gpu_socket(), &GpuOptions::default())?),
+            DriverKind::Real => None,
         };
         let mut node = Self {
             daemon: None,
             gpu,
             client: Client::new(place.status_socket())?,
             place,
-            device,
+            kind,
             folder,
         };
         node.start_daemon()?;
@@ -61,12 +61,16 @@ impl Node {
 
     /// Starts a daemon and waits until it answers.
     pub(crate) fn start_daemon(&mut self) -> Result<()> {
+        let device = match self.kind {
+            DriverKind::Real => "real",
+            DriverKind::StandIn => "stand-in",
+        };
         let mut command = this_program()?;
         command
             .args([
                 "daemon",
                 "--device",
-                self.device,
+                device,
                 "--config",
                 "/dev/null",
                 "--runtime-dir",
@@ -83,7 +87,7 @@ impl Node {
         // A socket may be left from the daemon before; only an answer counts.
         let is_ready = || self.client.is_ready();
         wait_until_ready(&mut child.0, "the daemon", READY_WITHIN, is_ready)
-            .with_context(|| self.last_words("daemon"))?;
+            .map_err(|error| anyhow!("{error:#}; {}", self.last_words("daemon")))?;
         self.daemon = Some(child);
         Ok(())
     }

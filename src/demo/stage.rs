@@ -101,9 +101,9 @@ impl Stage {
     ///
     /// # Errors
     /// Something does not come up.
-    pub(crate) fn set_up(device: &'static str) -> Result<Self> {
+    pub(crate) fn set_up(kind: DriverKind) -> Result<Self> {
         interrupt::watch()?;
-        let node = Node::start(device)?;
+        let node = Node::start(kind)?;
         let status = node.status()?;
         let device = status
             .devices
