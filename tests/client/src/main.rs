@@ -15,6 +15,7 @@ mod lookups;
 mod memory;
 mod native;
 mod nvml;
+mod pools;
 mod processes;
 mod races;
 mod steps;

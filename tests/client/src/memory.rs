@@ -129,7 +129,12 @@ fn ask(stepper: &mut Stepper, driver: &Library, words: &[&str]) -> Result<Answer
     }
 }
 
-fn alloc(stepper: &mut Stepper, symbol: &str, name: &str, more: &[u64]) -> Result<Answer, String> {
+pub(crate) fn alloc(
+    stepper: &mut Stepper,
+    symbol: &str,
+    name: &str,
+    more: &[u64],
+) -> Result<Answer, String> {
     let mut out = POISON;
     let mut words = vec![&raw mut out as u64];
     words.extend_from_slice(more);
@@ -147,7 +152,12 @@ fn alloc(stepper: &mut Stepper, symbol: &str, name: &str, more: &[u64]) -> Resul
         .flag("untouched", untouched))
 }
 
-fn call(stepper: &mut Stepper, symbol: &str, name: &str, more: &[u64]) -> Result<Answer, String> {
+pub(crate) fn call(
+    stepper: &mut Stepper,
+    symbol: &str,
+    name: &str,
+    more: &[u64],
+) -> Result<Answer, String> {
     let mut words = vec![stepper.value(name)?];
     words.extend_from_slice(more);
     Ok(Answer::code(stepper.driver()?.call(symbol, &words)))

@@ -4,7 +4,7 @@ use crate::Options;
 use crate::answer::Answer;
 use crate::native::{self, Library};
 use crate::processes::Child;
-use crate::{lookups, memory, nvml, processes, races};
+use crate::{lookups, memory, nvml, pools, processes, races};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -98,6 +98,7 @@ impl Stepper {
                 "where" | "lookup" | "compare-lookups" | "reach" | "cudart" | "open",
                 ..,
             ] => lookups::step(self, words),
+            [verb, ..] if verb.starts_with("pool") => pools::step(self, words),
             [verb, ..] if verb.starts_with("nvml") => nvml::step(self, words),
             _ => match self.general(words)? {
                 Some(answer) => Ok(answer),
