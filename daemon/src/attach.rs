@@ -7,24 +7,19 @@
 //! What it does not do: it never waits for a client. A message that is not there yet is an event later.
 
 use crate::clients::{Client, Clients};
-use crate::descriptors::{accept, peer_pidfd, receive};
-use crate::messages::{attached, read_request, reply, write_reply};
+use crate::descriptors::{Peer, accept, peer, receive};
+use crate::messages::{attached, read_request, reply, send, send_pages};
 use crate::pages::{Usage, inode};
 use crate::process;
 use crate::recovery::Recovery;
-use crate::state::{Pages, Shared, State, Watched};
-use crate::tenants::{ProcessId, Registry};
-use ffi::sync::Ordering;
-use ffi::wire::{
-    ATTACH_BYTES, AttachReply, AttachRequest, LAYOUT, attach_flags, attach_status, slot_state,
-};
+use crate::state::{Shared, Watched};
+use crate::tenants::Registry;
+use ffi::wire::{ATTACH_BYTES, AttachRequest, LAYOUT, attach_flags, attach_status};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,13 +46,6 @@ pub(crate) struct Server {
     unspoken: BTreeMap<u64, OwnedFd>,
     next_number: u64,
     recovery: Recovery,
-}
-
-/// Who is at the other end of a connection, by the kernel's word.
-#[derive(Debug)]
-struct Peer {
-    pid: u32,
-    pidfd: OwnedFd,
 }
 
 /// The kind of "no" that a process gets.
@@ -258,12 +246,12 @@ impl Server {
         let process = process::identify(peer.pid).ok_or(attach_status::STRANGER)?;
         self.forget_former_life(id, peer.pid);
         let mut state = self.shared.state();
-        let mut taken = take_slot(&mut state, id, process);
+        let mut taken = state.take_slot(id, process);
         if taken == Err(attach_status::FULL) {
             drop(state);
             self.sweep(id);
             state = self.shared.state();
-            taken = take_slot(&mut state, id, process);
+            taken = state.take_slot(id, process);
         }
         let (slot, generation, is_first) = taken?;
         drop(state);
@@ -474,68 +462,4 @@ impl Server {
 /// question belongs here, before the token's.
 fn identify(registry: &Registry, request: &AttachRequest) -> Option<u64> {
     registry.by_token(&request.token).map(|tenant| tenant.id)
-}
-
-/// Who connected `socket`; `None`: it has ended already, or its PID namespace is not ours or below.
-fn peer(socket: BorrowedFd<'_>) -> Option<Peer> {
-    let credentials = getsockopt(&socket, PeerCredentials).ok()?;
-    let pid = u32::try_from(credentials.pid())
-        .ok()
-        .filter(|pid| *pid > 0)?;
-    let pidfd = peer_pidfd(socket, pid).ok()?;
-    Some(Peer { pid, pidfd })
-}
-
-/// Gives a slot to a process, and writes its header: slot, generation, whether it is the only one.
-fn take_slot(state: &mut State, id: u64, process: ProcessId) -> Result<(u32, u32, bool), Status> {
-    let tenant = state
-        .registry
-        .tenant_mut(id)
-        .ok_or(attach_status::STRANGER)?;
-    let usage = state.pages.get(&id).and_then(|pages| pages.usage.as_ref());
-    let page = usage.ok_or(attach_status::LATER)?.page();
-    let devices = tenant.shares.len();
-    let (slot, holder) = tenant.take_slot(process).ok_or(attach_status::FULL)?;
-    let is_first = tenant.slots.len() == 1;
-    for books in (0..devices).filter_map(|device| ledger::Books::of(page, device)) {
-        books.settle(slot);
-    }
-    if let Some(place) = page.slots.get(slot as usize) {
-        let header = &place.header;
-        header.pid.store(process.pid, Ordering::Relaxed);
-        header
-            .generation
-            .store(holder.generation, Ordering::Relaxed);
-        // Release; who finds the slot live finds its owner.
-        header.state.store(slot_state::LIVE, Ordering::Release);
-    }
-    state.is_unsaved = true;
-    Ok((slot, holder.generation, is_first))
-}
-
-fn send_pages(
-    socket: BorrowedFd<'_>,
-    answer: &AttachReply,
-    pages: Option<&Pages>,
-) -> nix::Result<()> {
-    let Some((pages, usage)) = pages.and_then(|pages| Some((pages, pages.usage.as_ref()?))) else {
-        return Err(Errno::ENOENT);
-    };
-    let numbers = [pages.control.fd().as_raw_fd(), usage.fd().as_raw_fd()];
-    send(socket, answer, &numbers)
-}
-
-fn send(socket: BorrowedFd<'_>, answer: &AttachReply, numbers: &[RawFd]) -> nix::Result<()> {
-    let bytes = write_reply(answer);
-    let rights = [ControlMessage::ScmRights(numbers)];
-    let controls = if numbers.is_empty() { &[][..] } else { &rights };
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    sendmsg::<()>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(&bytes)],
-        controls,
-        flags,
-        None,
-    )?;
-    Ok(())
 }

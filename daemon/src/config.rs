@@ -69,7 +69,8 @@ pub struct Driver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The real one if it answers, else the stand-in.
+    /// The machine's own: NVIDIA's, or an error that names the stand-in. Never the stand-in by itself: a
+    /// node that lost its driver must not go on with one.
     #[default]
     Auto,
     /// NVIDIA's own, or an error.

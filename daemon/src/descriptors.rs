@@ -7,7 +7,8 @@
 
 use ffi::wire::ATTACH_BYTES;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockFlag, accept4, recvmsg};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockFlag, accept4, getsockopt, recvmsg};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -51,13 +52,32 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(accept4(listener, flags)?)
 }
 
+/// Who is at the other end of a connection, by the kernel's word.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Its process id, as we see it.
+    pub(crate) pid: u32,
+    /// Tells when it has ended.
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// Who connected `socket`; `None`: it has ended already, or its PID namespace is not ours or below.
+pub(crate) fn peer(socket: BorrowedFd<'_>) -> Option<Peer> {
+    let credentials = getsockopt(&socket, PeerCredentials).ok()?;
+    let pid = u32::try_from(credentials.pid())
+        .ok()
+        .filter(|pid| *pid > 0)?;
+    let pidfd = peer_pidfd(socket, pid).ok()?;
+    Some(Peer { pid, pidfd })
+}
+
 /// A pidfd of the process that connected `socket`, whose process id is `pid`.
 ///
 /// From the socket where the kernel can, so that it is that very process; else by its number.
 ///
 /// # Errors
 /// The process is gone.
-pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
+fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     let mut number: RawFd = -1;
     let mut bytes = size_of::<RawFd>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `bytes` bytes to `number`, and knows the length.

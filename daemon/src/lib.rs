@@ -82,6 +82,13 @@ pub enum DaemonError {
     /// There are no devices.
     #[error(transparent)]
     Devices(#[from] DeviceError),
+    /// One of its threads came to an unforeseen end. Clients go on with their caps, and the next daemon
+    /// takes them over.
+    #[error("the daemon's {thread} thread has failed; start the daemon again")]
+    Thread {
+        /// Its name.
+        thread: String,
+    },
     /// The system refused something that it needs.
     #[error("cannot {what}: {source}")]
     System {
@@ -127,14 +134,16 @@ pub fn run(settings: Settings) -> Result<(), DaemonError> {
         })
         .map_err(&system)?;
     let daemon = start(settings)?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
+            thread = daemon.shared.failed() => return Err(DaemonError::Thread { thread }),
         }
+        Ok(())
     });
     daemon.stop();
-    Ok(())
+    outcome
 }
 
 /// Starts a daemon and returns when it has found its devices and takes registrations. Processes of
@@ -177,9 +186,8 @@ impl Daemon {
         self.shared.stop();
         for thread in self.threads {
             thread.thread().unpark();
-            if thread.join().is_err() {
-                tracing::error!("a thread ended in a panic");
-            }
+            // One that panicked has said so already.
+            let _ = thread.join();
         }
         self.shared.save();
         self.folder.remove_sockets();
@@ -195,10 +203,11 @@ impl Daemon {
         let attach = attach::Server::new(Arc::clone(&self.shared), attach_listener)
             .map_err(DaemonError::system("watch the attach socket"))?;
         self.threads
-            .push(spawn("attach", || attach.run()).map_err(&system)?);
+            .push(spawn(&self.shared, "attach", || attach.run()).map_err(&system)?);
         let shared = Arc::clone(&self.shared);
-        self.threads
-            .push(spawn("heartbeat", move || heartbeat::run(&shared)).map_err(&system)?);
+        self.threads.push(
+            spawn(&self.shared, "heartbeat", move || heartbeat::run(&shared)).map_err(&system)?,
+        );
         let devices = devices::Watch::new(settings).map_err(&system)?;
         let devices = Arc::new(devices);
         let status = status::Server::new(
@@ -209,7 +218,7 @@ impl Daemon {
         )
         .map_err(DaemonError::system("serve the status socket"))?;
         self.threads
-            .push(spawn("status", || status.run()).map_err(&system)?);
+            .push(spawn(&self.shared, "status", || status.run()).map_err(&system)?);
         let found = devices.discover()?;
         for device in &found {
             tracing::info!(
@@ -225,8 +234,35 @@ impl Daemon {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+/// Starts a thread that the daemon cannot do without: if it panics, the daemon ends.
+fn spawn(
+    shared: &Arc<Shared>,
+    name: &'static str,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let alarm = Alarm {
+        shared: Arc::clone(shared),
+        name,
+    };
+    let run = move || {
+        let _alarm = alarm;
+        run();
+    };
     std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+/// Goes off when its thread unwinds.
+struct Alarm {
+    shared: Arc<Shared>,
+    name: &'static str,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.fail(self.name);
+        }
+    }
 }
 
 /// A client costs two descriptors; the usual soft limit of 1,024 is there for `select`, which is not

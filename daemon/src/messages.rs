@@ -1,9 +1,14 @@
-//! The attach messages as bytes: read without trust, written whole.
+//! The attach messages: read without trust, written whole, sent without waiting.
 
+use crate::state::Pages;
 use ffi::wire::{
     ATTACH_BYTES, AttachReply, AttachRequest, LAYOUT, MESSAGE_MAGIC, Token, attach_status,
 };
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use std::io::IoSlice;
 use std::mem::offset_of;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Reads a request; `None` for what is none. The layout is for the caller to compare.
 pub(crate) fn read_request(bytes: &[u8]) -> Option<AttachRequest> {
@@ -85,6 +90,39 @@ pub(crate) fn write_reply(reply: &AttachReply) -> [u8; ATTACH_BYTES] {
         put(at, &word.to_ne_bytes());
     }
     bytes
+}
+
+/// Sends an answer with a tenant's two pages; does not wait.
+pub(crate) fn send_pages(
+    socket: BorrowedFd<'_>,
+    answer: &AttachReply,
+    pages: Option<&Pages>,
+) -> nix::Result<()> {
+    let Some((pages, usage)) = pages.and_then(|pages| Some((pages, pages.usage.as_ref()?))) else {
+        return Err(Errno::ENOENT);
+    };
+    let numbers = [pages.control.fd().as_raw_fd(), usage.fd().as_raw_fd()];
+    send(socket, answer, &numbers)
+}
+
+/// Sends an answer, and these descriptors with it; does not wait.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    answer: &AttachReply,
+    numbers: &[RawFd],
+) -> nix::Result<()> {
+    let bytes = write_reply(answer);
+    let rights = [ControlMessage::ScmRights(numbers)];
+    let controls = if numbers.is_empty() { &[][..] } else { &rights };
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&bytes)],
+        controls,
+        flags,
+        None,
+    )?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use crate::descriptors::{is_dead, pidfd};
 use crate::ledger_file::{self, Ledger};
 use crate::pages::{Control, Usage};
 use crate::process;
-use crate::tenants::{Device, NewTenant, Refusal, Registry, Tenant};
+use crate::tenants::{Device, NewTenant, ProcessId, Refusal, Registry, Tenant};
 use ffi::sync::Ordering;
-use ffi::wire::slot_state;
+use ffi::wire::{attach_status, slot_state};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     stop: EventFd,
     is_stopping: AtomicBool,
     stopped: Notify,
+    /// Name of the thread that failed first, and word of it.
+    failed: (Mutex<Option<&'static str>>, Notify),
     /// The ledger's file; its lock is taken before the state's.
     ledger: Mutex<PathBuf>,
     boot_id: String,
@@ -129,6 +131,7 @@ impl Shared {
             stop,
             is_stopping: AtomicBool::new(false),
             stopped: Notify::new(),
+            failed: (Mutex::new(None), Notify::new()),
             ledger: Mutex::new(file),
             boot_id,
             started: Instant::now(),
@@ -164,6 +167,18 @@ impl Shared {
     /// Ends when the daemon stops; for the status thread.
     pub(crate) async fn stopped(&self) {
         self.stopped.notified().await;
+    }
+
+    /// Takes note that a thread has failed.
+    pub(crate) fn fail(&self, thread: &'static str) {
+        self.failed.0.lock().get_or_insert(thread);
+        self.failed.1.notify_one();
+    }
+
+    /// Ends when a thread has failed, with its name.
+    pub(crate) async fn failed(&self) -> String {
+        self.failed.1.notified().await;
+        self.failed.0.lock().unwrap_or("unknown").to_owned()
     }
 
     /// Whether threads are to end.
@@ -295,6 +310,40 @@ impl State {
         if let Some(tenant) = self.registry.remove(id) {
             tracing::info!(tenant = tenant.name, "removed: nobody is left");
         }
+    }
+
+    /// Gives a slot to a process, and writes its header: slot, generation, whether it is the only one.
+    ///
+    /// # Errors
+    /// One of [`attach_status`].
+    pub(crate) fn take_slot(
+        &mut self,
+        id: u64,
+        process: ProcessId,
+    ) -> Result<(u32, u32, bool), u32> {
+        let tenant = self
+            .registry
+            .tenant_mut(id)
+            .ok_or(attach_status::STRANGER)?;
+        let usage = self.pages.get(&id).and_then(|pages| pages.usage.as_ref());
+        let page = usage.ok_or(attach_status::LATER)?.page();
+        let devices = tenant.shares.len();
+        let (slot, holder) = tenant.take_slot(process).ok_or(attach_status::FULL)?;
+        let is_first = tenant.slots.len() == 1;
+        for books in (0..devices).filter_map(|device| ledger::Books::of(page, device)) {
+            books.settle(slot);
+        }
+        if let Some(place) = page.slots.get(slot as usize) {
+            let header = &place.header;
+            header.pid.store(process.pid, Ordering::Relaxed);
+            header
+                .generation
+                .store(holder.generation, Ordering::Relaxed);
+            // Release; who finds the slot live finds its owner.
+            header.state.store(slot_state::LIVE, Ordering::Release);
+        }
+        self.is_unsaved = true;
+        Ok((slot, holder.generation, is_first))
     }
 
     /// Gives back what a dead process held in `slot`, and frees the slot.

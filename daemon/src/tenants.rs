@@ -2,11 +2,15 @@
 //!
 //! Pure: values in, values out. Pages, sockets, processes and the clock are the callers'.
 
+mod refusal;
+
 use crate::api::GpuName;
-use crate::quota::{Memory, QuotaError, Request, Size};
+use crate::quota::{Memory, Request, Size};
 use ffi::wire::{MAX_DEVICES, MAX_SLOTS, Token};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+pub use refusal::Refusal;
 
 /// Longest name of a tenant, in bytes: what fits a host name.
 const MAX_NAME_BYTES: usize = 63;
@@ -130,70 +134,6 @@ pub struct NewTenant {
     pub token: Token,
     /// Sixteen random bytes.
     pub nonce: [u8; 16],
-}
-
-/// Why the registry said no.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The cap itself is wrong.
-    #[error("{0}")]
-    Quota(#[from] QuotaError),
-    /// The name cannot be one.
-    #[error(
-        "\"{name}\" cannot name a tenant; accepted are 1 to 63 letters, digits, dots, dashes and \
-         underscores, beginning with a letter or digit"
-    )]
-    BadName {
-        /// The name.
-        name: String,
-    },
-    /// The name is in use.
-    #[error(
-        "a tenant named \"{name}\" is alive already (owner: process {owner}); choose another name"
-    )]
-    NameTaken {
-        /// The name.
-        name: String,
-        /// Process id of the tenant's owner.
-        owner: u32,
-    },
-    /// No device has this index or UUID.
-    #[error("there is no device \"{name}\"; this node has {known}")]
-    UnknownDevice {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
-    /// The two lists of devices do not fit, or one is empty, too long or repeats itself.
-    #[error("{0}")]
-    BadDevices(String),
-    /// The promise would be one too many.
-    #[error(
-        "device {device} cannot promise another {} ({asked_bytes} bytes): {} ({free_bytes} bytes) of \
-         {} are free{holders}", Size(*asked_bytes), Size(*free_bytes), Size(*promisable_bytes)
-    )]
-    NoRoom {
-        /// Index of the device.
-        device: u32,
-        /// What was asked for.
-        asked_bytes: u64,
-        /// What is still free.
-        free_bytes: u64,
-        /// What may be promised at most.
-        promisable_bytes: u64,
-        /// Who holds the rest: `; held by a: 2GiB, b: 1GiB`.
-        holders: String,
-    },
-    /// No tenant has this name.
-    #[error("there is no tenant named \"{name}\"; {}", known_tenants(known))]
-    NoSuchTenant {
-        /// What was asked for.
-        name: String,
-        /// Names of all tenants.
-        known: Vec<String>,
-    },
 }
 
 /// All tenants and all devices.
@@ -516,14 +456,6 @@ fn is_equal(one: &Token, other: &Token) -> bool {
         .zip(other)
         .fold(0u8, |bits, (one, other)| bits | (one ^ other));
     std::hint::black_box(differing) == 0
-}
-
-fn known_tenants(names: &[String]) -> String {
-    if names.is_empty() {
-        "there are none".to_owned()
-    } else {
-        format!("there are {}", names.join(", "))
-    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ fn a_status_names_devices_tenants_and_processes() {
                 "memory_used_bytes": GIB,
                 "memory_peak_bytes": GIB,
                 "oom_refusals": 1,
-                "last_refused_bytes": GIB + 512,
+                "last_refused_bytes": GIB + 1,
             }],
             "processes": [{
                 "pid": client.pid(),

@@ -1,6 +1,7 @@
 //! The registry's promises.
 
 use super::*;
+use crate::quota::QuotaError;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;

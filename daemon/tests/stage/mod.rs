@@ -411,7 +411,8 @@ fn client(folder: &Path) {
     let mut attached: Option<Attached> = None;
     for order in std::io::stdin().lines().map_while(Result::ok) {
         let (order, bytes) = order.split_once(' ').unwrap_or((&order, "0"));
-        let units = ledger::units(bytes.parse().expect("a number"));
+        let asked_bytes = bytes.parse().expect("a number");
+        let units = ledger::units(asked_bytes);
         match order {
             "attach" => match attach(folder, request(token, 0), None) {
                 Ok(Ok(done)) => {
@@ -446,7 +447,9 @@ fn client(folder: &Path) {
                 let books = ledger::Books::of(done.usage, 0).expect("device 0");
                 let slot = done.reply.slot;
                 let outcome = if order == "reserve" {
-                    books.reserve(slot, units, ledger::cap_units(limit)).is_ok()
+                    let reserved = books.reserve(slot, units, ledger::cap_units(limit));
+                    let counted = reserved.inspect_err(|_| books.count_refusal(asked_bytes));
+                    counted.is_ok()
                 } else {
                     books.release(slot, units);
                     true

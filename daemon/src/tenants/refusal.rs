@@ -1,0 +1,75 @@
+//! Why the registry says no, in sentences for people.
+
+use crate::quota::{QuotaError, Size};
+
+/// Why the registry said no.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The cap itself is wrong.
+    #[error("{0}")]
+    Quota(#[from] QuotaError),
+    /// The name cannot be one.
+    #[error(
+        "\"{name}\" cannot name a tenant; accepted are 1 to 63 letters, digits, dots, dashes and \
+         underscores, beginning with a letter or digit"
+    )]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The name is in use.
+    #[error(
+        "a tenant named \"{name}\" is alive already (owner: process {owner}); choose another name"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Process id of the tenant's owner.
+        owner: u32,
+    },
+    /// No device has this index or UUID.
+    #[error("there is no device \"{name}\"; this node has {known}")]
+    UnknownDevice {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The two lists of devices do not fit, or one is empty, too long or repeats itself.
+    #[error("{0}")]
+    BadDevices(String),
+    /// The promise would be one too many.
+    #[error(
+        "device {device} cannot promise another {} ({asked_bytes} bytes): {} ({free_bytes} bytes) of \
+         {} are free{holders}", Size(*asked_bytes), Size(*free_bytes), Size(*promisable_bytes)
+    )]
+    NoRoom {
+        /// Index of the device.
+        device: u32,
+        /// What was asked for.
+        asked_bytes: u64,
+        /// What is still free.
+        free_bytes: u64,
+        /// What may be promised at most.
+        promisable_bytes: u64,
+        /// Who holds the rest: `; held by a: 2GiB, b: 1GiB`.
+        holders: String,
+    },
+    /// No tenant has this name.
+    #[error("there is no tenant named \"{name}\"; {}", known_tenants(known))]
+    NoSuchTenant {
+        /// What was asked for.
+        name: String,
+        /// Names of all tenants.
+        known: Vec<String>,
+    },
+}
+
+fn known_tenants(names: &[String]) -> String {
+    if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are {}", names.join(", "))
+    }
+}
