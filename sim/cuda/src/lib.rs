@@ -1,1 +1,42 @@
-//! Skeleton.
+//! The stand-in driver library `libcuda.so.1`.
+//!
+//! Every symbol that a known driver exports is here. What is implemented stands in one table row,
+//! `symbol(arguments) => policy`, in the file of its family; the rest answers
+//! `CUDA_ERROR_NOT_SUPPORTED`. What each family does not do is said in `docs/stand-in.md`.
+//!
+//! * [`guard`]: how every call comes in; [`state`]: what the process holds; [`link`]: the device behind.
+//! * [`entry`], [`device`], [`context`], [`memory`], [`vmm`], [`pool`], [`host`], [`pointer`],
+//!   [`copy`], [`fill`], [`stream`], [`event`], [`module`], [`launch`], [`occupancy`]: the families.
+//!
+//! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
+//! bookkeeping, never while something waits for the device, and in this order: a device's primary
+//! context, a context's lists, a pool, the table of ranges, the registries.
+
+#[macro_use]
+mod guard;
+
+mod agent;
+mod context;
+mod copy;
+mod device;
+mod entry;
+mod event;
+mod fill;
+mod host;
+mod image;
+mod launch;
+mod link;
+mod memory;
+mod module;
+mod occupancy;
+mod pointer;
+mod pool;
+mod ranges;
+mod registry;
+mod spans;
+mod state;
+mod stream;
+mod stubs;
+mod vmm;
+
+pub use stubs::STUBS;

@@ -1,0 +1,229 @@
+//! Events: marks in streams, with the time at which the device reached them.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ffi::driver::{CUevent, CUresult, CUstream};
+use parking_lot::Mutex;
+use sim::proto::{Command, MAX_EVENTS};
+use sim::shared::now_ns;
+
+use crate::guard::{Answer, INVALID_VALUE, Out};
+use crate::link::Link;
+use crate::state::{self, Driver, driver};
+use crate::stream::{self, Flavour, Lane, PerThread, Plain};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: c_uint = 2;
+/// Every flag of `cuEventCreate`.
+const KNOWN_FLAGS: c_uint = 7;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: c_uint = 4;
+
+/// Numbers of timed events that are free again, with the last record that each has seen.
+static FREE: Mutex<Vec<(u32, u64)>> = Mutex::new(Vec::new());
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Where an event was recorded last.
+#[derive(Clone)]
+pub(crate) struct Record {
+    /// In which lane.
+    pub(crate) lane: Arc<Lane>,
+    /// As which operation.
+    pub(crate) sequence: u64,
+    generation: u64,
+    /// When it was recorded; its time where nothing takes time.
+    at_ns: u64,
+}
+
+/// An event.
+pub(crate) struct Event {
+    /// Number of its context.
+    pub(crate) context_id: u64,
+    /// Number of its time; `None` for an event without timing.
+    timed: Option<u32>,
+    state: Mutex<State>,
+}
+
+struct State {
+    generation: u64,
+    record: Option<Record>,
+}
+
+impl Event {
+    /// Where it was recorded last.
+    pub(crate) fn record(&self) -> Option<Record> {
+        self.state.lock().record.clone()
+    }
+
+    fn is_over(record: Option<&Record>, driver: &Driver) -> bool {
+        record.is_none_or(|record| driver.link.done(record.lane.slot) >= record.sequence)
+    }
+
+    /// When it was reached.
+    fn time(&self, driver: &Driver) -> Answer<u64> {
+        let timed = self.timed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let record = self.record().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        if !Self::is_over(Some(&record), driver) {
+            return Err(CUresult::CUDA_ERROR_NOT_READY);
+        }
+        match &driver.link {
+            Link::Null(_) => Ok(record.at_ns),
+            // Discarded with its context: it never was reached.
+            link => link
+                .event_time(timed, record.generation)
+                .ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Some(timed) = self.timed {
+            FREE.lock().push((timed, self.state.get_mut().generation));
+        }
+    }
+}
+
+/// The event behind a handle.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub(crate) fn find(handle: CUevent) -> Answer<Arc<Event>> {
+    driver()?
+        .events
+        .find(handle)
+        .ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+}
+
+fn create(out: *mut CUevent, flags: c_uint) -> Answer {
+    let out = Out::claim(out)?;
+    let is_timed = flags & DISABLE_TIMING == 0;
+    if flags & !KNOWN_FLAGS != 0 || (flags & INTERPROCESS != 0 && is_timed) {
+        return Err(INVALID_VALUE);
+    }
+    let context = state::current()?;
+    let (timed, generation) = if is_timed {
+        let (number, generation) = timed_number()?;
+        (Some(number), generation)
+    } else {
+        (None, 0)
+    };
+    let event = Event {
+        context_id: context.id,
+        timed,
+        state: Mutex::new(State {
+            generation,
+            record: None,
+        }),
+    };
+    out.write(driver()?.events.add(Arc::new(event)));
+    Ok(())
+}
+
+fn timed_number() -> Answer<(u32, u64)> {
+    if let Some(free) = FREE.lock().pop() {
+        return Ok(free);
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    if (number as usize) < MAX_EVENTS {
+        Ok((number, 0))
+    } else {
+        NEXT.fetch_sub(1, Ordering::Relaxed);
+        Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+}
+
+fn destroy(handle: CUevent) -> Answer {
+    let gone = driver()?.events.remove(handle);
+    gone.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+}
+
+fn record<F: Flavour>(handle: CUevent, given: CUstream) -> Answer {
+    let driver = driver()?;
+    let event = find(handle)?;
+    let stream = stream::find::<F>(given)?;
+    if stream.context_id != event.context_id {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    let generation = {
+        let mut state = event.state.lock();
+        state.generation += 1;
+        state.generation
+    };
+    let mark = Command::Mark {
+        event: event.timed.unwrap_or(u32::MAX),
+        generation,
+    };
+    let sequence = stream.submit(driver, mark)?;
+    let record = Record {
+        lane: Arc::clone(&stream.lane),
+        sequence,
+        generation,
+        at_ns: match driver.link {
+            Link::Null(_) => now_ns(),
+            Link::Gpu(_) => 0,
+        },
+    };
+    let mut state = event.state.lock();
+    let is_newest = state
+        .record
+        .as_ref()
+        .is_none_or(|known| known.generation < generation);
+    if is_newest {
+        state.record = Some(record);
+    }
+    Ok(())
+}
+
+fn record_with_flags<F: Flavour>(handle: CUevent, stream: CUstream, flags: c_uint) -> Answer {
+    if flags > 1 {
+        return Err(INVALID_VALUE);
+    }
+    record::<F>(handle, stream)
+}
+
+fn query(handle: CUevent) -> Answer {
+    let driver = driver()?;
+    if Event::is_over(find(handle)?.record().as_ref(), driver) {
+        driver.settle();
+        Ok(())
+    } else if driver.link.is_alive() {
+        Err(CUresult::CUDA_ERROR_NOT_READY)
+    } else {
+        Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE)
+    }
+}
+
+fn synchronize(handle: CUevent) -> Answer {
+    match find(handle)?.record() {
+        Some(record) => driver()?.finish(record.lane.slot, record.sequence),
+        None => Ok(()),
+    }
+}
+
+/// Milliseconds between two events, from the device's own computed times.
+fn elapsed(out: *mut f32, from: CUevent, to: CUevent) -> Answer {
+    let out = Out::claim(out)?;
+    let driver = driver()?;
+    let (from, to) = (find(from)?, find(to)?);
+    let (begun, ended) = (from.time(driver)?, to.time(driver)?);
+    let nanoseconds = ended as i64 - begun as i64;
+    out.write((nanoseconds as f64 / 1e6) as f32);
+    Ok(())
+}
+
+driver! {
+    cuEventCreate(ph_event: *mut CUevent, flags: c_uint) => create;
+    cuEventDestroy(h_event: CUevent) => destroy;
+    cuEventDestroy_v2(h_event: CUevent) => destroy;
+    cuEventRecord(h_event: CUevent, h_stream: CUstream) => record::<Plain>;
+    cuEventRecord_ptsz(h_event: CUevent, h_stream: CUstream) => record::<PerThread>;
+    cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: c_uint) => record_with_flags::<Plain>;
+    cuEventRecordWithFlags_ptsz(h_event: CUevent, h_stream: CUstream, flags: c_uint) => record_with_flags::<PerThread>;
+    cuEventQuery(h_event: CUevent) => query;
+    cuEventSynchronize(h_event: CUevent) => synchronize;
+    cuEventElapsedTime(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent) => elapsed;
+    cuEventElapsedTime_v2(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent) => elapsed;
+}

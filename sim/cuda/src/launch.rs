@@ -1,0 +1,199 @@
+//! Kernel launches.
+//!
+//! A launch checks what a driver checks, finds out how long the kernel runs, and submits that. The
+//! kernel's parameters are not read, but for the first one of a spin kernel.
+
+use std::ffi::{c_uint, c_void};
+
+use ffi::driver::{CUfunction, CUlaunchConfig, CUresult, CUstream};
+use sim::kernels;
+use sim::proto::Command;
+
+use crate::device::{MAX_BLOCK_THREADS, MAX_GRID_X, MAX_GRID_YZ};
+use crate::guard::{Answer, INVALID_VALUE, take};
+use crate::module::{Function, find_function};
+use crate::state::driver;
+use crate::stream::{self, Flavour, PerThread, Plain};
+
+/// Key of the parameter buffer's address in `extra`.
+const BUFFER_POINTER: usize = 1;
+/// Key of the parameter buffer's size in `extra`.
+const BUFFER_SIZE: usize = 2;
+
+/// A grid of blocks.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+}
+
+impl Shape {
+    fn blocks(&self) -> u64 {
+        self.grid.iter().map(|side| u64::from(*side)).product()
+    }
+
+    fn threads(&self) -> u64 {
+        self.block.iter().map(|side| u64::from(*side)).product()
+    }
+
+    fn check(&self, function: &Function) -> Answer {
+        let [x, y, z] = self.grid;
+        let has_blocks = x <= MAX_GRID_X && y <= MAX_GRID_YZ && z <= MAX_GRID_YZ;
+        let is_possible = self.blocks() > 0
+            && has_blocks
+            && (1..=u64::from(MAX_BLOCK_THREADS)).contains(&self.threads())
+            && self.block[2] <= 64
+            && i64::from(self.shared) <= i64::from(function.max_dynamic_shared());
+        if is_possible {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+}
+
+/// The kernel's first parameter, as a `u64`.
+fn first_parameter(parameters: *mut *mut c_void, extra: *mut *mut c_void) -> Answer<u64> {
+    if !parameters.is_null() {
+        let place = take(parameters)?;
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the kernel has a first parameter of eight bytes, so its place is the caller's duty.
+        return Ok(unsafe { place.cast::<u64>().read_unaligned() });
+    }
+    let (mut buffer, mut at) = (std::ptr::null_mut(), extra);
+    let mut room = 0;
+    while !at.is_null() {
+        let value = at.wrapping_add(1);
+        match take(at)? as usize {
+            BUFFER_POINTER => buffer = take(value)?,
+            BUFFER_SIZE => room = take(take(value)?.cast::<usize>())?,
+            _ => break,
+        }
+        at = at.wrapping_add(2);
+    }
+    if buffer.is_null() || room < size_of::<u64>() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller's buffer has at least eight bytes, by its own word.
+    Ok(unsafe { buffer.cast::<u64>().read_unaligned() })
+}
+
+fn submit<F: Flavour>(
+    handle: CUfunction,
+    shape: Shape,
+    given: CUstream,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Answer {
+    let driver = driver()?;
+    let function = find_function(driver, handle)?;
+    let stream = stream::find::<F>(given)?;
+    if function
+        .context_id()
+        .is_some_and(|id| id != stream.context_id)
+    {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    shape.check(&function)?;
+    if !parameters.is_null() && !extra.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    if parameters.is_null() && extra.is_null() && !function.entry.parameters.is_empty() {
+        return Err(INVALID_VALUE);
+    }
+    let warps = kernels::warps(shape.blocks(), shape.threads());
+    let duration_ns = if function.is_spin {
+        first_parameter(parameters, extra)?
+    } else {
+        let profile = driver.devices[stream.context()?.device].info.profile;
+        kernels::cost_ns(warps, profile.warps())
+    };
+    let kernel = Command::Kernel { duration_ns, warps };
+    stream.submit(driver, kernel).map(drop)
+}
+
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the arguments are the driver API's"
+)]
+fn launch<F: Flavour>(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Answer {
+    let shape = Shape {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        shared,
+    };
+    submit::<F>(function, shape, stream, parameters, extra)
+}
+
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the arguments are the driver API's"
+)]
+fn launch_cooperative<F: Flavour>(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    parameters: *mut *mut c_void,
+) -> Answer {
+    let shape = Shape {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        shared,
+    };
+    // All blocks must be there at once.
+    let device = stream::find::<F>(stream)?.context()?.device;
+    let capacity = driver()?.devices[device].info.profile.warps();
+    if kernels::warps(shape.blocks(), shape.threads()) > capacity {
+        return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+    }
+    submit::<F>(function, shape, stream, parameters, std::ptr::null_mut())
+}
+
+/// Attributes are taken and change nothing.
+fn launch_ex<F: Flavour>(
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Answer {
+    let config = take(config)?;
+    if config.numAttrs > 0 && config.attrs.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let shape = Shape {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+    };
+    submit::<F>(function, shape, config.hStream, parameters, extra)
+}
+
+driver! {
+    cuLaunchKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) => launch::<Plain>;
+    cuLaunchKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) => launch::<PerThread>;
+    cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) => launch_ex::<Plain>;
+    cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) => launch_ex::<PerThread>;
+    cuLaunchCooperativeKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) => launch_cooperative::<Plain>;
+    cuLaunchCooperativeKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) => launch_cooperative::<PerThread>;
+}

@@ -1,0 +1,263 @@
+//! The device behind the library: the `gpu` process, or nothing at all.
+//!
+//! In null mode (`SLUICE_SIM_NULL=1`) there is one device in the process itself and all work is done
+//! as soon as it is submitted: what remains is what the library's own calls cost.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ffi::driver::CUresult;
+use parking_lot::Mutex;
+use sim::client::{Block, Compute, Device, GpuError, MemoryState};
+use sim::hardware::memory::{BlockId, Kind, Memory, MemoryError};
+use sim::hardware::{ClientId, ContextId};
+use sim::profile::{DriverVersion, PROFILES};
+use sim::proto::{Command, ENV_NULL};
+use sim::shared::{Access, Mapping, memory_file, now_ns, punch};
+
+use crate::guard::Answer;
+
+/// What the library stands on.
+pub(crate) enum Link {
+    /// The `gpu` process.
+    Gpu(Box<Compute>),
+    /// Nothing: see the module.
+    Null(Box<Null>),
+}
+
+/// The device of null mode.
+pub(crate) struct Null {
+    memory: Mutex<Memory>,
+    file: OwnedFd,
+    contexts: AtomicU64,
+}
+
+/// The only client that there is in null mode.
+const SELF: ClientId = ClientId(0);
+
+impl Link {
+    /// Connects to what the environment names.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NO_DEVICE`, as a driver without a device says.
+    pub(crate) fn connect() -> Answer<Self> {
+        if std::env::var_os(ENV_NULL).is_some_and(|value| value == "1") {
+            return Null::new().map(|null| Self::Null(Box::new(null)));
+        }
+        Compute::connect()
+            .map(|compute| Self::Gpu(Box::new(compute)))
+            .map_err(|_| CUresult::CUDA_ERROR_NO_DEVICE)
+    }
+
+    /// Every device.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        match self {
+            Self::Gpu(compute) => compute.gpu().devices(),
+            Self::Null(_) => vec![Device {
+                index: 0,
+                profile: &PROFILES[0],
+                name: PROFILES[0].name,
+                uuid: *b"\x5c\x1c\xe0\0\0\0\x40\0\x80\0\0\0\0\0\0\0",
+                memory_bytes: PROFILES[0].memory_bytes,
+                pci: (0, 1, 0),
+            }],
+        }
+    }
+
+    /// The driver that is stood in for.
+    pub(crate) fn driver_version(&self) -> DriverVersion {
+        match self {
+            Self::Gpu(compute) => compute.gpu().driver_version(),
+            Self::Null(_) => DriverVersion::default(),
+        }
+    }
+
+    /// Memory of a device now.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_DEVICE_UNAVAILABLE` when the `gpu` process is gone.
+    pub(crate) fn memory(&self, device: usize) -> Answer<MemoryState> {
+        match self {
+            Self::Gpu(compute) if compute.gpu().is_alive() => Ok(compute.gpu().memory(device)),
+            Self::Gpu(_) => Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE),
+            Self::Null(null) => {
+                let memory = null.memory.lock();
+                let (total, used) = (memory.capacity(), memory.used());
+                Ok(MemoryState {
+                    total,
+                    used,
+                    free: total - used,
+                })
+            }
+        }
+    }
+
+    /// The file and the mapping of a device's memory.
+    pub(crate) fn map_device(&self, device: usize) -> Answer<(OwnedFd, Mapping)> {
+        match self {
+            Self::Gpu(compute) => compute.map_device(device).map_err(|error| code(&error)),
+            Self::Null(null) => {
+                let bytes = usize::try_from(null.memory.lock().window()).unwrap_or(usize::MAX);
+                let file = null.file.try_clone().map_err(|_| exhausted())?;
+                let mapping = Mapping::new(&file, bytes, Access::Write).map_err(|_| exhausted())?;
+                Ok((file, mapping))
+            }
+        }
+    }
+
+    /// Makes a context.
+    pub(crate) fn open_context(&self, device: usize) -> Answer<u64> {
+        match self {
+            Self::Gpu(compute) => compute.open_context(device).map_err(|error| code(&error)),
+            Self::Null(null) => Ok(null.contexts.fetch_add(1, Ordering::Relaxed) + 1),
+        }
+    }
+
+    /// Ends a context.
+    pub(crate) fn close_context(&self, context: u64) -> Answer {
+        match self {
+            Self::Gpu(compute) => compute.close_context(context).map_err(|error| code(&error)),
+            Self::Null(null) => {
+                for range in null.memory.lock().end_context(ContextId(context)) {
+                    // The pages stay until they are used again should the machine refuse.
+                    let _ = punch(&null.file, range.start, range.end - range.start);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes memory: linear memory of `context`, or physical memory if that is 0.
+    pub(crate) fn allocate(&self, device: usize, bytes: u64, context: u64) -> Answer<Block> {
+        match self {
+            Self::Gpu(compute) => compute
+                .allocate(device, bytes, context)
+                .map_err(|error| code(&error)),
+            Self::Null(null) => {
+                let kind = match context {
+                    0 => Kind::Physical,
+                    context => Kind::Linear(ContextId(context)),
+                };
+                let placed = null.memory.lock().allocate(SELF, kind, bytes);
+                placed
+                    .map(|placed| Block {
+                        id: placed.block.0,
+                        offset: placed.offset,
+                        charged_bytes: placed.charged_bytes,
+                    })
+                    .map_err(|error| match error {
+                        MemoryError::OutOfMemory { .. } => exhausted(),
+                        _ => CUresult::CUDA_ERROR_INVALID_VALUE,
+                    })
+            }
+        }
+    }
+
+    /// Adds a reference to a block.
+    pub(crate) fn retain(&self, device: usize, block: u64) -> Answer {
+        match self {
+            Self::Gpu(compute) => compute.retain(device, block).map_err(|error| code(&error)),
+            Self::Null(null) => null
+                .memory
+                .lock()
+                .retain(SELF, BlockId(block))
+                .map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Drops a reference to a block.
+    pub(crate) fn release(&self, device: usize, block: u64) -> Answer {
+        match self {
+            Self::Gpu(compute) => compute.release(device, block).map_err(|error| code(&error)),
+            // The pages stay until they are used again: nothing but the call itself is to cost.
+            Self::Null(null) => null
+                .memory
+                .lock()
+                .release(SELF, BlockId(block))
+                .map(drop)
+                .map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Submits to a stream; see [`Compute::submit`].
+    pub(crate) fn submit(&self, slot: u32, last: &AtomicU64, commands: &[Command]) -> Answer<u64> {
+        match self {
+            Self::Gpu(compute) => compute
+                .submit(slot, last, commands)
+                .map_err(|error| code(&error)),
+            Self::Null(_) => {
+                let count = commands.len() as u64;
+                Ok(last.fetch_add(count, Ordering::Relaxed) + count)
+            }
+        }
+    }
+
+    /// Which operation of a stream is the last one that is done.
+    pub(crate) fn done(&self, slot: u32) -> u64 {
+        match self {
+            Self::Gpu(compute) => compute.done(slot),
+            Self::Null(_) => u64::MAX,
+        }
+    }
+
+    /// Sleeps until operation `sequence` of a stream is done.
+    pub(crate) fn wait(&self, slot: u32, sequence: u64) -> Answer {
+        match self {
+            Self::Gpu(compute) => compute
+                .wait(|| compute.done(slot) >= sequence)
+                .map_err(|error| code(&error)),
+            Self::Null(_) => Ok(()),
+        }
+    }
+
+    /// When an event was reached.
+    pub(crate) fn event_time(&self, event: u32, generation: u64) -> Option<u64> {
+        match self {
+            Self::Gpu(compute) => compute.event_time(event, generation),
+            Self::Null(_) => Some(now_ns()),
+        }
+    }
+
+    /// Whether the device behind is there.
+    pub(crate) fn is_alive(&self) -> bool {
+        match self {
+            Self::Gpu(compute) => compute.gpu().is_alive(),
+            Self::Null(_) => true,
+        }
+    }
+
+    /// Sleeps until something has changed or `limit` has passed, unless `is_over` holds.
+    pub(crate) fn wait_for_change(&self, is_over: impl Fn() -> bool, limit: Duration) {
+        match self {
+            Self::Gpu(compute) => compute.wait_for_change(is_over, limit),
+            Self::Null(_) => {}
+        }
+    }
+}
+
+impl Null {
+    fn new() -> Answer<Self> {
+        let memory = Memory::new(PROFILES[0].memory_bytes);
+        let file = memory_file("sluice-sim-null", memory.window()).map_err(|_| exhausted())?;
+        Ok(Self {
+            memory: Mutex::new(memory),
+            file,
+            contexts: AtomicU64::new(0),
+        })
+    }
+}
+
+fn exhausted() -> CUresult {
+    CUresult::CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// What the host is told of a failure.
+fn code(error: &GpuError) -> CUresult {
+    match error {
+        GpuError::OutOfMemory | GpuError::Exhausted => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+        GpuError::Refused => CUresult::CUDA_ERROR_INVALID_VALUE,
+        GpuError::System(_) => CUresult::CUDA_ERROR_OPERATING_SYSTEM,
+        _ => CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+    }
+}
