@@ -137,7 +137,9 @@ fn prepare(way: &Way) -> usize {
     let mut context = ptr::null_mut();
     let retain: Retain = way.function("cuDevicePrimaryCtxRetain");
     // SAFETY: a place for one handle; device 0 is there.
-    must("cuDevicePrimaryCtxRetain", unsafe { retain(&mut context, 0) });
+    must("cuDevicePrimaryCtxRetain", unsafe {
+        retain(&mut context, 0)
+    });
     let set_current: SetCurrent = way.function("cuCtxSetCurrent");
     // SAFETY: retained above.
     must("cuCtxSetCurrent", unsafe { set_current(context) });

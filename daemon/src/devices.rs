@@ -145,18 +145,33 @@ fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<oneshot
     }
 }
 
+/// A device that does not answer (one that fell off the bus) is left out and said so, unless none does.
 fn devices(nvml: &Nvml) -> Result<Vec<Device>, NvmlError> {
-    (0..nvml.device_count()?)
-        .map(|index| {
-            let device = nvml.device_by_index(index)?;
-            Ok(Device {
-                index,
-                uuid: device.uuid()?,
-                name: device.name()?,
-                memory_bytes: device.memory_info()?.total,
-            })
-        })
-        .collect()
+    let mut devices = Vec::new();
+    let mut failure = None;
+    for index in 0..nvml.device_count()? {
+        match device(nvml, index) {
+            Ok(device) => devices.push(device),
+            Err(error) => {
+                tracing::warn!(index, %error, "a device does not answer and is left out");
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    match failure {
+        Some(error) if devices.is_empty() => Err(error),
+        _ => Ok(devices),
+    }
+}
+
+fn device(nvml: &Nvml, index: u32) -> Result<Device, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    Ok(Device {
+        index,
+        uuid: device.uuid()?,
+        name: device.name()?,
+        memory_bytes: device.memory_info()?.total,
+    })
 }
 
 /// A device that does not answer is left out.

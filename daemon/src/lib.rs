@@ -133,16 +133,27 @@ pub fn run(settings: Settings) -> Result<(), DaemonError> {
             ))
         })
         .map_err(&system)?;
-    let daemon = start(settings)?;
     let outcome = runtime.block_on(async {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-            _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
-            thread = daemon.shared.failed() => return Err(DaemonError::Thread { thread }),
-        }
-        Ok(())
+        // Aside, since NVML may take its time, or for ever, and signals count meanwhile.
+        let starting = tokio::task::spawn_blocking(|| start(settings));
+        let daemon = tokio::select! {
+            started = starting => match started {
+                Ok(started) => started?,
+                Err(_) => return Err(DaemonError::Thread { thread: "start".to_owned() }),
+            },
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        };
+        let outcome = tokio::select! {
+            _ = terminate.recv() => Ok("SIGTERM"),
+            _ = interrupt.recv() => Ok("SIGINT"),
+            thread = daemon.shared.failed() => Err(DaemonError::Thread { thread }),
+        };
+        let outcome = outcome.map(|signal| tracing::info!(signal, "stopping"));
+        daemon.stop();
+        outcome
     });
-    daemon.stop();
+    runtime.shutdown_background();
     outcome
 }
 

@@ -238,3 +238,44 @@ fn two_hundred_attaches_at_once_take_less_than_two_seconds() {
     assert!(elapsed.as_secs() < 2, "{elapsed:?}");
     eprintln!("200 attaches: {elapsed:?}");
 }
+
+#[test]
+fn a_tenant_that_hammers_its_page_holds_up_nobody_else() {
+    use ffi::sync::Ordering;
+    use std::sync::atomic::AtomicBool;
+    let stage = Stage::new();
+    let web = stage.register("web", "1GiB", std::process::id());
+    let other = stage.register("other", "1GiB", std::process::id());
+    let vandal = attach(stage.folder(), request(token(&web.token), 0), None);
+    let vandal = vandal.expect("answered").expect("attached");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 1..=3u64 {
+            let (vandal, is_over) = (&vandal, &is_over);
+            scope.spawn(move || {
+                let mut word = seed;
+                while !is_over.load(Ordering::Relaxed) {
+                    word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed);
+                    vandal.usage.totals[0].word.store(word, Ordering::Relaxed);
+                    // Whoever gets this slot seems to hold something, which has to be given back.
+                    for entry in &vandal.usage.slots[1].devices[0].entries {
+                        entry.base_units.store(word, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let mut slowest = SECOND - SECOND;
+        for _ in 0..10 {
+            let mut victim = stage.client(&web);
+            victim.kill();
+            let mut client = stage.client(&other);
+            assert_eq!(client.ask("reserve 1048576"), "done");
+            client.kill();
+            let since = Instant::now();
+            wait_until("memory is back", || stage.used_bytes("other") == 0);
+            slowest = slowest.max(since.elapsed());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        eprintln!("slowest: {slowest:?}");
+    });
+}

@@ -75,7 +75,8 @@ pub(crate) fn memory_info_v2(
     })
 }
 
-/// Asks into a copy of the host's struct, so that nothing is written there unless all went well.
+/// The library writes into the host's struct, which is edited after success; where we have no answer, it
+/// is put back as it was.
 fn edited<T: Copy>(
     device: nvmlDevice_t,
     memory: *mut T,
@@ -85,16 +86,19 @@ fn edited<T: Copy>(
     let Some(place) = Out::claim(memory) else {
         return forward(device, memory);
     };
-    let mut copy = place.read();
-    let result = forward(device, &mut copy);
+    let former = place.read();
+    let result = forward(device, memory);
     if result != SUCCESS {
         return result;
     }
-    match edit(copy) {
+    match edit(place.read()) {
         Ok(memory) => {
             place.write(memory);
             result
         }
-        Err(code) => code,
+        Err(code) => {
+            place.write(former);
+            code
+        }
     }
 }

@@ -40,7 +40,7 @@ impl Place {
 
 /// Why an allocation is not counted here.
 enum Elsewhere {
-    /// The driver has an answer of its own: no context, or a child that it does not serve.
+    /// The driver has an answer of its own: not initialised, no context, a child that it does not serve.
     Forward,
     /// This is ours to refuse.
     Refuse(CUresult),
@@ -48,11 +48,10 @@ enum Elsewhere {
 
 fn place() -> Result<Place, Elsewhere> {
     let Some(seat) = session::seat() else {
-        return Err(if session::is_inherited() {
-            Elsewhere::Forward
-        } else {
-            // `cuInit` was never called, or has not succeeded: the driver's own words for it.
+        return Err(if session::is_waiting() {
             Elsewhere::Refuse(CUresult::CUDA_ERROR_NOT_INITIALIZED)
+        } else {
+            Elsewhere::Forward
         });
     };
     match device::current(seat.pages) {

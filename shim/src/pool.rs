@@ -123,10 +123,10 @@ fn alloc(
     forward: impl FnOnce(*mut CUdeviceptr) -> CUresult,
 ) -> CUresult {
     let Some(seat) = session::seat() else {
-        return if session::is_inherited() {
-            forward(out)
-        } else {
+        return if session::is_waiting() {
             CUresult::CUDA_ERROR_NOT_INITIALIZED
+        } else {
+            forward(out)
         };
     };
     let Some(place) = Out::claim(out) else {

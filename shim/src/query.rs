@@ -47,12 +47,21 @@ fn view(seat: Seat, device: Option<Index>, real_total: u64, real_free: u64) -> V
     )
 }
 
-/// Who may ask: `Err` is the answer for who may not.
-fn asking() -> Result<Option<Seat>, CUresult> {
+/// Who asks, and so who answers.
+enum Asking {
+    /// A tenant's process: the driver, then the cap.
+    Seat(Seat),
+    /// One that the driver does not serve: the driver alone.
+    Forward,
+    /// One whose `cuInit` succeeded with the driver and failed with us: never the whole GPU.
+    Refuse,
+}
+
+fn asking() -> Asking {
     match session::seat() {
-        Some(seat) => Ok(Some(seat)),
-        None if session::is_inherited() => Ok(None),
-        None => Err(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+        Some(seat) => Asking::Seat(seat),
+        None if session::is_waiting() => Asking::Refuse,
+        None => Asking::Forward,
     }
 }
 
@@ -101,23 +110,19 @@ impl Size for c_uint {
     }
 }
 
-/// Clients pass null for what they do not want; the driver sees the same nulls, and only what they
-/// want is written.
+/// The driver writes into the host's places, and they are edited after success: what it does to them on
+/// failure, and with the nulls that clients pass for what they do not want, is its own affair.
 fn info<T: Size>(
     free: *mut T,
     total: *mut T,
     forward: impl FnOnce(*mut T, *mut T) -> CUresult,
 ) -> CUresult {
     let seat = match asking() {
-        Ok(Some(seat)) => seat,
-        Ok(None) => return forward(free, total),
-        Err(code) => return code,
+        Asking::Forward => return forward(free, total),
+        Asking::Refuse => return CUresult::CUDA_ERROR_NOT_INITIALIZED,
+        Asking::Seat(seat) => seat,
     };
-    let (mut real_free, mut real_total) = (T::default(), T::default());
-    let result = forward(
-        instead_of(free, &mut real_free),
-        instead_of(total, &mut real_total),
-    );
+    let result = forward(free, total);
     if result != SUCCESS {
         return result;
     }
@@ -125,18 +130,14 @@ fn info<T: Size>(
         return result;
     };
     if let Some(total) = Out::claim(total) {
-        let view = view(seat, device, real_total.widen(), 0);
+        let view = view(seat, device, total.read().widen(), 0);
         total.write(T::narrow(view.total));
     }
     if let Some(free) = Out::claim(free) {
-        let view = view(seat, device, 0, real_free.widen());
+        let view = view(seat, device, 0, free.read().widen());
         free.write(T::narrow(view.free));
     }
     result
-}
-
-fn instead_of<T>(host: *mut T, ours: &mut T) -> *mut T {
-    if host.is_null() { host } else { ours }
 }
 
 /// `cuDeviceTotalMem`: by device, without a context.
@@ -163,17 +164,17 @@ fn total<T: Size>(
     forward: impl FnOnce(*mut T, CUdevice) -> CUresult,
 ) -> CUresult {
     let seat = match asking() {
-        Ok(Some(seat)) => seat,
-        Ok(None) => return forward(bytes, device),
-        Err(code) => return code,
+        Asking::Forward => return forward(bytes, device),
+        Asking::Refuse => return CUresult::CUDA_ERROR_NOT_INITIALIZED,
+        Asking::Seat(seat) => seat,
     };
-    let mut real_total = T::default();
-    let result = forward(instead_of(bytes, &mut real_total), device);
+    let result = forward(bytes, device);
     if result == SUCCESS
         && let Some(bytes) = Out::claim(bytes)
     {
         let device = device::by_ordinal(seat.pages, device);
-        bytes.write(T::narrow(view(seat, device, real_total.widen(), 0).total));
+        let view = view(seat, device, bytes.read().widen(), 0);
+        bytes.write(T::narrow(view.total));
     }
     result
 }

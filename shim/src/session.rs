@@ -7,7 +7,7 @@
 use crate::attach::{self, Attached, Failure};
 use crate::{fork, link, log};
 use ffi::wire::{ControlPage, UsagePage};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Attached to nothing.
@@ -36,6 +36,9 @@ const VIEW_WAIT: Duration = Duration::from_secs(1);
 
 /// A heartbeat older than this means that the daemon is gone. It beats every 250 ms.
 pub(crate) const HEARTBEAT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Whether the driver is initialised and the daemon is not there: everything else waits for it.
+static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
 /// There is no daemon for this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +79,12 @@ pub(crate) fn is_inherited() -> bool {
     STATE.load(Ordering::Relaxed) == INHERITED
 }
 
+/// Whether `cuInit` has succeeded with the driver and not with us. Such a process is told that CUDA is
+/// not initialised; before `cuInit`, the driver says so itself.
+pub(crate) fn is_waiting() -> bool {
+    IS_WAITING.load(Ordering::Relaxed)
+}
+
 fn pages() -> Option<Pages> {
     // Acquire; pairs with the Release in `store`.
     let control = CONTROL.load(Ordering::Acquire);
@@ -101,10 +110,12 @@ pub(crate) fn take_seat() -> Result<(), Absent> {
     match attach::seat(Instant::now() + wait()) {
         Ok(attached) => {
             store(&attached, SEAT);
+            IS_WAITING.store(false, Ordering::Relaxed);
             link::start(attached);
             Ok(())
         }
         Err(failure) => {
+            IS_WAITING.store(true, Ordering::Relaxed);
             complain(&failure);
             Err(Absent)
         }

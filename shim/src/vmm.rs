@@ -145,10 +145,10 @@ pub(crate) fn create(
         return forward(out, bytes, properties, flags);
     };
     let Some(seat) = session::seat() else {
-        return if session::is_inherited() {
-            forward(out, bytes, properties, flags)
-        } else {
+        return if session::is_waiting() {
             CUresult::CUDA_ERROR_NOT_INITIALIZED
+        } else {
+            forward(out, bytes, properties, flags)
         };
     };
     if out.is_null() || bytes == 0 {
