@@ -22,6 +22,12 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// Microseconds as milliseconds with one decimal, rounded up: a wait never reads as none.
+pub(crate) fn milliseconds(us: u64) -> String {
+    let tenths = us.div_ceil(100);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
 /// `text` without what a terminal would obey: a process may call itself anything.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
@@ -103,6 +109,13 @@ mod tests {
             (u64::MAX, "16777215.9 TiB"),
         ] {
             assert_eq!(size(bytes), text, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_wait_never_reads_as_none() {
+        for (us, text) in [(0, "0.0"), (1, "0.1"), (100, "0.1"), (12_345, "12.4")] {
+            assert_eq!(milliseconds(us), text);
         }
     }
 

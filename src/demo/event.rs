@@ -35,8 +35,8 @@ pub(crate) enum Event {
     GaveBack {
         /// What the process had held, in bytes.
         bytes: u64,
-        /// Milliseconds between the kill and the first allocation that needed the memory.
-        after_ms: u64,
+        /// Microseconds between the kill and the first allocation that needed the memory.
+        after_us: u64,
     },
     /// A call failed that should not have, or did not fail that should have.
     Trouble {

@@ -40,7 +40,7 @@ pub(crate) struct Tenant {
     pub(crate) unclean_refusals: u64,
     /// Retries that went through.
     pub(crate) retries: u64,
-    /// Deaths of its processes: bytes held, milliseconds until they were usable.
+    /// Deaths of its processes: bytes held, microseconds until they were usable.
     pub(crate) gave_back: Vec<(u64, u64)>,
     /// Rounds finished.
     pub(crate) rounds: u64,
@@ -90,7 +90,7 @@ impl Tenant {
                 self.unclean_refusals += u64::from(code != OUT_OF_MEMORY || !is_clean);
             }
             Event::Retried { .. } => self.retries += 1,
-            Event::GaveBack { bytes, after_ms } => self.gave_back.push((bytes, after_ms)),
+            Event::GaveBack { bytes, after_us } => self.gave_back.push((bytes, after_us)),
             Event::Trouble { what } => self.troubles.push(what),
             // A worker speaks to its own parent only.
             Event::Holding { .. } => {}

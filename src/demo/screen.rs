@@ -46,12 +46,15 @@ impl Screen {
             "{device}\n\n{}\n{second:4.1} of {seconds} s  {note}\n",
             tenants(seen)
         );
+        // Without the terminal's wrapping (DECAWM) a narrow one cuts lines off, and their number
+        // stays what it is here.
+        let drawn = format!("\x1b[?7l{text}\x1b[?7h");
         self.erase();
         self.lines_drawn = text.lines().count();
         let mut output = stdout().lock();
         // A terminal that has gone away must not end the demo before it cleans up.
         let _ = output
-            .write_all(text.as_bytes())
+            .write_all(drawn.as_bytes())
             .and_then(|()| output.flush());
     }
 
@@ -59,7 +62,7 @@ impl Screen {
     pub(crate) fn erase(&mut self) {
         if self.lines_drawn > 0 {
             // To the first of those lines, then clear to the end of the screen (ECMA-48 CUU, ED).
-            print!("\x1b[{}A\x1b[J", self.lines_drawn);
+            let _ = write!(stdout(), "\x1b[{}A\x1b[J", self.lines_drawn);
             self.lines_drawn = 0;
         }
     }

@@ -65,7 +65,7 @@ pub(crate) struct Stage {
     device: DeviceInfo,
     baseline_bytes: u64,
     seen: Observed,
-    note: String,
+    note: Note,
 }
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Stage {
             baseline_bytes: device.memory_used_bytes,
             device,
             seen: Observed::default(),
-            note: "the tenants start".to_owned(),
+            note: Note::routine("the tenants have started".to_owned()),
         };
         for (name, role, cap_bytes) in CAST {
             let room_bytes = stage.device.memory_bytes.min(ROOM_BYTES);
@@ -248,7 +248,7 @@ impl Stage {
         match told {
             Told::Event(event) => {
                 if let Some(note) = note(tenant.name, &event) {
-                    self.note = note;
+                    self.note.give_way_to(note);
                 }
                 tenant.hear(event);
             }
@@ -279,7 +279,7 @@ impl Stage {
         let moment = Moment {
             second: begin.elapsed().as_secs_f64(),
             seconds: length.as_secs(),
-            note: &self.note,
+            note: &self.note.text,
         };
         screen.draw(&device_line(self.kind, &self.device), &self.seen, moment);
     }
@@ -308,7 +308,8 @@ impl Stage {
             || (self.seen.refusals() == refusals && killed.elapsed() < WITHOUT_DAEMON.1)
         {
             self.listen(LOOK_EVERY / 4)?;
-            self.note = "the daemon was killed; the caps hold without it".to_owned();
+            let text = "the daemon was killed; the caps hold without it";
+            self.note.give_way_to(Note::news(text.to_owned()));
             self.draw(screen, begin, length);
         }
         self.seen.restart.rounds_without = self.seen.rounds() - rounds;
@@ -324,7 +325,8 @@ impl Stage {
             {
                 let ms = u64::try_from(started.elapsed().as_millis())?;
                 self.seen.restart.taken_over_ms = Some(ms);
-                self.note = format!("the next daemon took every tenant over after {ms} ms");
+                let text = format!("the next daemon took every tenant over after {ms} ms");
+                self.note.give_way_to(Note::news(text));
                 return Ok(());
             }
             self.listen(Duration::from_millis(5))?;
@@ -359,19 +361,54 @@ impl Stage {
     }
 }
 
+/// A line under the table.
+#[derive(Debug)]
+struct Note {
+    text: String,
+    since: Instant,
+    is_news: bool,
+}
+
+impl Note {
+    /// How long news stay before what happens all the time may take their place.
+    const NEWS_STAY: Duration = Duration::from_secs(1);
+
+    fn news(text: String) -> Self {
+        Self {
+            is_news: true,
+            ..Self::routine(text)
+        }
+    }
+
+    fn routine(text: String) -> Self {
+        Self {
+            text,
+            since: Instant::now(),
+            is_news: false,
+        }
+    }
+
+    fn give_way_to(&mut self, other: Self) {
+        if other.is_news || !self.is_news || self.since.elapsed() > Self::NEWS_STAY {
+            *self = other;
+        }
+    }
+}
+
 /// What is worth a line under the table.
-fn note(name: &str, event: &Event) -> Option<String> {
-    use crate::text::size;
+fn note(name: &str, event: &Event) -> Option<Note> {
+    use crate::text::{milliseconds, size};
     Some(match event {
-        Event::Refused { asked_bytes, .. } => format!(
-            "{name} asked for {} over its cap: refused",
-            size(*asked_bytes)
-        ),
-        Event::GaveBack { bytes, after_ms } => format!(
-            "a process of {name} was killed; its {} were usable again after {after_ms} ms",
-            size(*bytes)
-        ),
-        Event::Trouble { what } => format!("{name}: {what}"),
+        Event::Refused { asked_bytes, .. } => {
+            let asked = size(*asked_bytes);
+            Note::routine(format!("{name} asked for {asked} over its cap: refused"))
+        }
+        Event::GaveBack { bytes, after_us } => Note::news(format!(
+            "a process of {name} was killed; its {} were usable again after {} ms",
+            size(*bytes),
+            milliseconds(*after_us)
+        )),
+        Event::Trouble { what } => Note::news(format!("{name}: {what}")),
         _ => return None,
     })
 }

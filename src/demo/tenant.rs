@@ -43,6 +43,10 @@ enum Order {
 /// Pause between two rounds: a demonstration, not a load test.
 const PAUSE: Duration = Duration::from_millis(15);
 
+/// How long a worker holds its memory before it is killed, and `batch` a quarter of that, so that
+/// whoever looks ten times a second sees it.
+const SHOWN_FOR: Duration = Duration::from_millis(250);
+
 /// Bytes of each block that are written and read back. The stand-in's memory is real memory once it
 /// is touched.
 const TOUCHED_BYTES: usize = 64 << 10;
@@ -162,8 +166,7 @@ fn batch(device: &Device, _: bool) -> Result<u64> {
     tell(&Event::Retried { asked_bytes: chunk })?;
     device.spin(KERNEL_NS)?;
     device.finish()?;
-    // Held for a moment, so that whoever looks sees it.
-    std::thread::sleep(PAUSE * 4);
+    std::thread::sleep(SHOWN_FOR / 4);
     Ok(1)
 }
 
@@ -201,6 +204,7 @@ fn kill_a_worker(device: &Device) -> Result<()> {
     if device.try_allocate(bytes).is_ok() {
         bail!("the worker holds {bytes} bytes, and they could be had a second time");
     }
+    std::thread::sleep(SHOWN_FOR);
     let killed = Instant::now();
     drop(worker);
     while device.try_allocate(bytes).is_err() {
@@ -209,8 +213,8 @@ fn kill_a_worker(device: &Device) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let after_ms = u64::try_from(killed.elapsed().as_millis())?;
-    tell(&Event::GaveBack { bytes, after_ms })
+    let after_us = u64::try_from(killed.elapsed().as_micros())?;
+    tell(&Event::GaveBack { bytes, after_us })
 }
 
 fn worker(device: &Device) -> Result<()> {
