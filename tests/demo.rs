@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{eventually, finish, signal, sluice};
+use support::{eventually, finish, signal, sluice, succeed};
 
 /// A demo of three seconds takes five; the rest is for a machine that does other things.
 const BOUND: Duration = Duration::from_secs(60);
@@ -112,4 +112,41 @@ fn interrupted_it_leaves_no_process_and_no_file() {
         let mut lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
         (!lines.any(|line| line.contains(&named))).then_some(())
     });
+}
+
+#[test]
+fn where_nothing_holds_the_caps_the_verdict_says_so() {
+    // An installation whose shim and aliases are empty: tenants meet the bare stand-in.
+    let prefix = tempfile::tempdir().expect("a temporary folder");
+    succeed(
+        Command::new(sluice()).arg("install").arg(prefix.path()),
+        BOUND,
+    );
+    let folder = prefix.path().join("lib/sluice");
+    let empty = prefix.path().join("empty.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-x", "c", "/dev/null", "-o"]);
+    succeed(cc.arg(&empty), BOUND);
+    for file in [
+        "libsluice.so",
+        "libsluice-cuda.so",
+        "libsluice-cuda-1.so",
+        "libsluice-nvml.so",
+        "libsluice-nvml-1.so",
+    ] {
+        std::fs::copy(&empty, folder.join(file)).expect("a writable folder");
+    }
+    let mut demo = Command::new(prefix.path().join("bin/sluice"));
+    demo.args(["demo", "--device", "stand-in", "--seconds", "2", "--json"])
+        .env("LD_LIBRARY_PATH", folder.join("stand-in"));
+    let output = finish(&mut demo, BOUND);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let verdict: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(verdict["held"], false);
+    // The other two may hold by luck: the bare device refuses and frees as a driver does.
+    for id in ["M1", "M4", "R1"] {
+        let promises = verdict["promises"].as_array().expect("a list");
+        let promise = promises.iter().find(|promise| promise["id"] == id);
+        assert_eq!(promise.expect(id)["held"], false, "{promise:?}");
+    }
 }
