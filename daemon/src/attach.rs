@@ -13,6 +13,7 @@ use crate::pages::{Usage, inode};
 use crate::process;
 use crate::recovery::Recovery;
 use crate::state::{Shared, Watched};
+use crate::sweep::KeptBack;
 use crate::tenants::Registry;
 use ffi::wire::{ATTACH_BYTES, AttachRequest, LAYOUT, attach_flags, attach_status};
 use nix::errno::Errno;
@@ -42,6 +43,7 @@ const NO_DESCRIPTORS_REST: Duration = Duration::from_millis(10);
 pub(crate) struct Server {
     pub(crate) shared: Arc<Shared>,
     pub(crate) clients: Clients,
+    pub(crate) kept_back: Vec<KeptBack>,
     listener: OwnedFd,
     unspoken: BTreeMap<u64, OwnedFd>,
     next_number: u64,
@@ -58,6 +60,7 @@ impl Server {
         let mut server = Self {
             shared,
             clients: Clients::default(),
+            kept_back: Vec::new(),
             listener,
             unspoken: BTreeMap::new(),
             next_number: 1,
@@ -71,7 +74,8 @@ impl Server {
     pub(crate) fn run(mut self) {
         let mut events = [EpollEvent::empty(); 64];
         while !self.shared.is_stopping() {
-            let timeout = match self.recovery.remaining() {
+            let waits = [self.recovery.remaining(), self.answer_overdue()];
+            let timeout = match waits.into_iter().flatten().min() {
                 // Rounded up, so that the deadline has passed when the time is over.
                 Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1))
                     .unwrap_or(EpollTimeout::ZERO),
@@ -194,8 +198,7 @@ impl Server {
         let tenant =
             identify(&self.shared.state().registry, request).ok_or(attach_status::STRANGER)?;
         if request.flags & attach_flags::SWEEP != 0 {
-            self.sweep(tenant);
-            let _ = send(socket.as_fd(), &reply(attach_status::OK), &[]);
+            self.sweep_and_answer(tenant, socket);
             return Ok(None);
         }
         if request.flags & attach_flags::OBSERVER != 0 {
@@ -391,13 +394,8 @@ impl Server {
             }
         }
         state.remove_if_over(client.tenant);
-    }
-
-    /// Gives back what dead processes of a tenant held, without waiting for their events.
-    fn sweep(&mut self, tenant: u64) {
-        for number in self.clients.dead(tenant) {
-            self.gone(number);
-        }
+        drop(state);
+        self.answer_kept_back(client.tenant);
     }
 
     /// A process that attaches anew has called `exec` since it held a slot without a connection.

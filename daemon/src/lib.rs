@@ -29,6 +29,7 @@ mod recovery;
 pub mod runtime;
 mod state;
 mod status;
+mod sweep;
 pub mod tenants;
 
 use api::DriverInfo;

@@ -16,12 +16,43 @@ pub(crate) fn identify(pid: u32) -> Option<ProcessId> {
     })
 }
 
-/// Field 22 of `/proc/PID/stat`. The second field is the command, in parentheses, and may hold
-/// anything, also parentheses: fields are counted from the last one.
 fn start_ticks(stat: &str) -> Option<u64> {
+    stat_field(stat, 22)?.parse().ok()
+}
+
+/// A field of `/proc/PID/stat`, from the third on, by its number in proc(5). The second is the command,
+/// in parentheses, and may hold anything, also parentheses: fields are counted from the last one.
+fn stat_field(stat: &str, number: usize) -> Option<&str> {
     let (_, fields) = stat.rsplit_once(')')?;
-    // The first of these is field 3.
-    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)
+}
+
+/// Whether a process has been killed or is exiting, and is not yet dead.
+///
+/// A first thread that has ended by itself is no sign: its process may go on without it.
+pub(crate) fn is_dying(pid: u32) -> bool {
+    let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    is_exiting(&file("stat")) || is_killed(&file("status"))
+}
+
+/// Whether the flags in `/proc/PID/stat` say that the first thread is just ending.
+fn is_exiting(stat: &str) -> bool {
+    /// `PF_EXITING`. Source: Linux, `include/linux/sched.h`.
+    const EXITING: u64 = 4;
+    let flags = stat_field(stat, 9).and_then(|flags| flags.parse::<u64>().ok());
+    stat_field(stat, 3) != Some("Z") && flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// Whether `/proc/PID/status` shows a `SIGKILL` on its way; any other deadly signal becomes one.
+fn is_killed(status: &str) -> bool {
+    let pending = status.lines().filter_map(|line| {
+        let mask = line
+            .strip_prefix("SigPnd:")
+            .or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    let kill = 1 << (libc::SIGKILL - 1);
+    pending.fold(0, |all, mask| all | mask) & kill != 0
 }
 
 /// Short name of the command that a process runs; empty where it is gone.
@@ -105,6 +136,22 @@ mod tests {
         let stat = format!("17 (a) b (c) {}", rest.join(" "));
         assert_eq!(start_ticks(&stat), Some(22));
         assert_eq!(start_ticks("17 (a"), None);
+    }
+
+    #[test]
+    fn who_is_killed_or_exiting_is_dying_and_nobody_else() {
+        let stat = |state: &str, flags: u32| format!("17 (a) {state} 1 1 1 0 -1 {flags} 0");
+        assert!(is_exiting(&stat("R", 0x40_0004)));
+        assert!(!is_exiting(&stat("R", 0x40_0000)));
+        assert!(!is_exiting(&stat("Z", 4)), "others may go on");
+        assert!(is_killed(
+            "Name:\ta\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n"
+        ));
+        assert!(!is_killed(
+            "SigPnd:\t0000000000004000\nShdPnd:\t0000000000000000\n"
+        ));
+        assert!(!is_dying(std::process::id()));
+        assert!(!is_dying(u32::MAX));
     }
 
     #[test]
