@@ -629,6 +629,28 @@ impl Compute {
         })
     }
 
+    /// Opens a stream in a context; its operations are counted on from `last`.
+    ///
+    /// # Errors
+    /// [`GpuError::Gone`].
+    pub fn open_stream(
+        &self,
+        stream: u32,
+        last: &AtomicU64,
+        context: u64,
+        priority: i32,
+    ) -> Result<(), GpuError> {
+        self.publish(stream, 1, |at_ns| {
+            std::iter::once(Submission {
+                stream,
+                sequence: last.load(Ordering::Relaxed),
+                at_ns,
+                command: Command::Open { context, priority },
+            })
+        })?;
+        Ok(())
+    }
+
     /// Says that the function of operation `sequence` has been run.
     ///
     /// # Errors

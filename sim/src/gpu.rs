@@ -362,10 +362,9 @@ impl Process {
         let sequence = submission.sequence;
         let work = match submission.command {
             Command::Open { context, priority } => {
-                // The opening counts as the stream's first operation, and is done with this.
+                // The opening is no operation: it has the number of the last one before it.
                 let context = ContextId(context);
                 self.engine.open_stream(id, context, priority, sequence);
-                self.tell_done(id, sequence);
                 return;
             }
             Command::HostDone => return self.engine.host_done(id, sequence),
@@ -377,17 +376,6 @@ impl Process {
             Command::Close => Work::Close,
         };
         self.engine.submit(id, sequence, work);
-    }
-
-    fn tell_done(&mut self, id: StreamId, sequence: u64) {
-        let word = self
-            .clients
-            .get(&id.client)
-            .and_then(Client::page)
-            .and_then(|page| page.streams.get(id.slot as usize));
-        if let Some(word) = word {
-            word.done.store(sequence, Ordering::Release);
-        }
     }
 
     /// Writes the engine's effects into the pages of whom they concern, and wakes who waits.

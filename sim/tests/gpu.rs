@@ -57,11 +57,7 @@ fn eventually(mut holds: impl FnMut() -> bool) {
 /// A stream of `client` and its counter.
 fn stream(client: &Compute, context: u64, slot: u32) -> AtomicU64 {
     let last = AtomicU64::new(0);
-    let open = Command::Open {
-        context,
-        priority: 0,
-    };
-    client.submit(slot, &last, &[open]).unwrap();
+    client.open_stream(slot, &last, context, 0).unwrap();
     last
 }
 

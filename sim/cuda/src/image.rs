@@ -465,22 +465,20 @@ fn ptx_parameters(head: &str) -> Vec<(u32, u32)> {
 }
 
 /// A variable of a module: `.global` or `.const` outside functions.
+///
+/// Directives before it (`.target`, `.address_size`) end with their lines and not with a semicolon,
+/// so they are part of the statement.
 fn ptx_variable(statement: &str) -> Option<Variable> {
     let declaration = statement.split('=').next()?;
-    let words: Vec<&str> = declaration.split_whitespace().collect();
-    let is_variable = words
-        .iter()
-        .any(|word| matches!(*word, ".global" | ".const"));
-    let is_leading = words.first().is_some_and(|word| {
-        matches!(
-            *word,
-            ".global" | ".const" | ".visible" | ".weak" | ".extern" | ".common"
-        )
-    });
-    if !is_variable || !is_leading {
+    let is_function = |word: &str| matches!(word, ".entry" | ".func" | ".param");
+    let is_space = |word: &str| matches!(word, ".global" | ".const");
+    let mut words = declaration.split_whitespace();
+    if words.clone().any(is_function) || !words.any(is_space) {
         return None;
     }
-    let (size, _, count) = declared(declaration)?;
+    let declaration: Vec<&str> = words.collect();
+    let declaration = declaration.join(" ");
+    let (size, _, count) = declared(&declaration)?;
     let head = declaration.split('[').next()?;
     let name = identifier(head.split_whitespace().last()?);
     (!name.is_empty()).then_some(Variable {

@@ -180,6 +180,22 @@ impl Link {
         }
     }
 
+    /// Opens a stream; see [`Compute::open_stream`].
+    pub(crate) fn open_stream(
+        &self,
+        slot: u32,
+        last: &AtomicU64,
+        context: u64,
+        priority: i32,
+    ) -> Answer {
+        match self {
+            Self::Gpu(compute) => compute
+                .open_stream(slot, last, context, priority)
+                .map_err(|error| code(&error)),
+            Self::Null(_) => Ok(()),
+        }
+    }
+
     /// Submits to a stream; see [`Compute::submit`].
     pub(crate) fn submit(&self, slot: u32, last: &AtomicU64, commands: &[Command]) -> Answer<u64> {
         match self {

@@ -13,17 +13,17 @@ use parking_lot::Mutex;
 
 use crate::guard::{Answer, INVALID_VALUE, Out, put};
 use crate::link::Link;
-use crate::ranges::{Kind, Range};
+use crate::ranges::{Kind, Range, Ranges};
 use crate::spans::Spans;
 use crate::state::{self, Driver, driver};
 
 /// What a row of pitched memory is rounded up to.
 const PITCH_ALIGN: u64 = 512;
 
-/// Addresses for the first interface.
+/// Step in which addresses for the first interface are reserved.
 ///
-/// 1 GiB: what there surely is below 2 GiB beside a program's own.
-const LOW_BYTES: usize = 1 << 30;
+/// 256 MiB: whatever a program has mapped below 4 GiB costs one or two of the sixteen.
+const LOW_STEP: u64 = 256 << 20;
 
 /// Free addresses for the first interface, reserved at the first call.
 static LOW: Mutex<Option<Spans>> = Mutex::new(None);
@@ -44,7 +44,7 @@ pub(crate) fn allocate_linear(
     let block = driver.link.allocate(context.device, bytes, context.id)?;
     let placed = window.bytes_at(block.offset, bytes).and_then(|reach| {
         let start = if is_low {
-            low_address(bytes)?
+            low_address(&driver.ranges, bytes)?
         } else {
             window.reservation.span().start + block.offset
         };
@@ -80,19 +80,31 @@ pub(crate) fn allocate_linear(
     Ok(range)
 }
 
+/// Reserves what is free below 4 GiB.
+fn reserve_low(ranges: &Ranges) -> Spans {
+    let mut spans = Spans::default();
+    let length = NonZeroUsize::new(LOW_STEP as usize);
+    for step in 1..(1u64 << 32) / LOW_STEP - 1 {
+        let start = step * LOW_STEP;
+        let at = NonZeroUsize::new(start as usize);
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
+        let Some(length) = length else { break };
+        // SAFETY: the kernel refuses a place where anything is mapped already.
+        let reserved = unsafe { mmap_anonymous(at, length, ProtFlags::PROT_NONE, flags) };
+        // A kernel that does not know the flag takes the address as a mere wish.
+        if reserved.is_ok_and(|base| base.as_ptr() as u64 == start) {
+            spans.give(start, start + LOW_STEP, |_| false);
+            ranges.add_reserved(start, start + LOW_STEP);
+        }
+    }
+    spans
+}
+
 /// A stretch of low addresses.
-fn low_address(bytes: u64) -> Answer<u64> {
+fn low_address(ranges: &Ranges, bytes: u64) -> Answer<u64> {
     let mut low = LOW.lock();
     if low.is_none() {
-        let length = NonZeroUsize::new(LOW_BYTES).ok_or(INVALID_VALUE)?;
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_32BIT;
-        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let base = unsafe { mmap_anonymous(None, length, ProtFlags::PROT_NONE, flags) };
-        let base = base.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        let start = base.as_ptr() as u64;
-        let mut spans = Spans::default();
-        spans.give(start, start + LOW_BYTES as u64, |_| false);
-        *low = Some(spans);
+        *low = Some(reserve_low(ranges));
     }
     low.as_mut()
         .and_then(|spans| spans.take(bytes.next_multiple_of(PAGE), PAGE))

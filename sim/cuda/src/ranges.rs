@@ -115,7 +115,12 @@ impl Ranges {
     /// Makes a reservation known.
     pub(crate) fn add_window(&self, reservation: &Reservation) {
         let span = reservation.span();
-        self.reserved.write().insert(span.start, span.end);
+        self.add_reserved(span.start, span.end);
+    }
+
+    /// Makes known that nothing of the host's lies between `start` and `end`.
+    pub(crate) fn add_reserved(&self, start: u64, end: u64) {
+        self.reserved.write().insert(start, end);
     }
 
     /// Forgets a reservation.

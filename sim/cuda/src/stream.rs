@@ -109,8 +109,9 @@ impl Lanes {
                 return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
             }
         };
-        let open = Command::Open { context, priority };
-        driver.link.submit(lane.slot, &lane.last, &[open])?;
+        driver
+            .link
+            .open_stream(lane.slot, &lane.last, context, priority)?;
         Ok(lane)
     }
 

@@ -1,0 +1,270 @@
+//! The driver library in real processes on a real `gpu` process.
+//!
+//! The library's state is the process's, so each test plays a *scene* in a process of its own: an
+//! ignored test of the same name in [`scenes`], started with the `gpu` process's socket.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sim::client::Gpu;
+use sim::gpu::{Options, RunError, run};
+
+mod scenes;
+
+/// A `gpu` process in a thread; taking its socket away ends it.
+struct Hardware {
+    folder: PathBuf,
+    thread: Option<JoinHandle<Result<(), RunError>>>,
+}
+
+impl Hardware {
+    fn start(name: &str) -> Self {
+        Self::start_with(name, |_| {})
+    }
+
+    fn start_with(name: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let folder = format!("sluice-sim-cuda-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut options = Options {
+            socket: folder.join("gpu.sock"),
+            ..Options::default()
+        };
+        change(&mut options);
+        let thread = std::thread::spawn(move || run(options));
+        let hardware = Self {
+            folder,
+            thread: Some(thread),
+        };
+        eventually(|| Gpu::connect_to(&hardware.socket()).is_ok());
+        hardware
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("gpu.sock")
+    }
+
+    fn gpu(&self) -> Gpu {
+        Gpu::connect_to(&self.socket()).unwrap()
+    }
+
+    fn scene(&self, name: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([
+                &format!("scenes::{name}"),
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(sim::proto::ENV_SOCKET, self.socket())
+            .env_remove(sim::proto::ENV_NULL)
+            .stdin(Stdio::piped());
+        command
+    }
+
+    /// Plays a scene to its end.
+    fn play(&self, name: &str) {
+        check(self.scene(name).output().unwrap());
+    }
+
+    /// Starts a scene and waits until it has printed `ready`.
+    fn begin(&self, name: &str) -> Child {
+        let mut child = self.scene(name).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufReader::new(child.stdout.as_mut().unwrap());
+        let is_ready = std::io::BufRead::lines(lines).any(|line| line.unwrap().contains("ready"));
+        assert!(is_ready, "the scene ended before it was ready");
+        child
+    }
+}
+
+impl Drop for Hardware {
+    fn drop(&mut self) {
+        // A scene of the test may have taken the folder away already.
+        let _ = std::fs::remove_dir_all(&self.folder);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(Ok(())))));
+    }
+}
+
+fn check(output: Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    assert!(text.contains("1 passed"), "no such scene: {text}");
+}
+
+fn eventually(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come true in 10 s");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The shared library that was built beside this test.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap();
+    let folder = folder.parent().unwrap();
+    let beside = folder.join("libsim_cuda.so");
+    if beside.exists() {
+        return beside;
+    }
+    folder.parent().unwrap().join("libsim_cuda.so")
+}
+
+/// A folder in which clients find the library under its usual names.
+fn library_folder(hardware: &Hardware) -> PathBuf {
+    let folder = hardware.folder.join("libraries");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::os::unix::fs::symlink(library(), folder.join(name)).unwrap();
+    }
+    folder
+}
+
+/// Scenes that need nothing but a `gpu` process.
+macro_rules! plays {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            Hardware::start(stringify!($name)).play(stringify!($name));
+        }
+    )* };
+}
+
+plays! {
+    a_device_says_what_it_is
+    contexts_stack_up_and_primary_ones_are_counted
+    memory_is_counted_by_512_bytes_and_over_it_nothing_changes
+    a_context_frees_its_memory_but_no_physical_handle
+    the_first_interface_has_addresses_of_32_bits
+    bytes_arrive_wherever_they_are_sent
+    fills_write_their_pattern_and_nothing_beside_it
+    an_asynchronous_copy_happens_in_its_stream_s_turn
+    pageable_memory_may_be_changed_once_the_call_is_back
+    physical_memory_lives_until_its_last_handle_and_mapping
+    a_mapping_without_access_is_not_touched
+    a_pool_reserves_in_steps_and_gives_back_what_it_may
+    queued_kernels_take_exactly_their_time
+    streams_wait_for_events_and_for_the_legacy_stream
+    a_host_function_runs_in_its_turn_and_holds_its_stream
+    the_launch_call_blocks_when_a_thousand_wait
+    a_launch_that_cannot_be_is_refused
+    kernels_of_libraries_launch_like_functions
+    a_pointer_says_what_it_is
+    made_up_and_stale_handles_are_errors
+    a_forked_child_is_not_initialised
+    managed_memory_is_the_host_s_as_well
+    no_private_table_is_handed_out
+    signals_stay_with_the_program
+}
+
+#[test]
+fn a_process_that_is_killed_gives_everything_back_at_once() {
+    let hardware = Hardware::start("killed");
+    let mut child = hardware.begin("holds_three_gibibytes_and_computes");
+    let gpu = hardware.gpu();
+    assert_eq!(gpu.memory(0).used, 3 << 30);
+    let seen = gpu.processes(0);
+    assert_eq!(seen[0].pid, child.id() as i32);
+    child.kill().unwrap();
+    let killed = Instant::now();
+    child.wait().unwrap();
+    eventually(|| gpu.memory(0).used == 0 && gpu.processes(0).is_empty());
+    assert!(killed.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_child_that_outlives_its_parent_keeps_nothing_of_it() {
+    let hardware = Hardware::start("orphan");
+    let mut child = hardware.begin("forks_a_child_that_outlives_it");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gpu = hardware.gpu();
+    eventually(|| gpu.memory(0).used == 0);
+}
+
+#[test]
+fn memory_that_one_process_holds_is_missing_for_the_other() {
+    let hardware = Hardware::start("missing");
+    let mut child = hardware.begin("holds_three_gibibytes_and_computes");
+    hardware.play("finds_five_gibibytes_free");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn without_the_gpu_process_calls_fail_and_none_hangs() {
+    let hardware = Hardware::start("gone");
+    let child = hardware.begin("meets_the_end_of_the_gpu_process");
+    drop(hardware);
+    check_end(child);
+}
+
+fn check_end(child: Child) {
+    let (sender, ended) = std::sync::mpsc::channel();
+    let pid = child.id();
+    std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+    let Ok(output) = ended.recv_timeout(Duration::from_secs(20)) else {
+        panic!("process {pid} hangs");
+    };
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn without_any_gpu_process_there_is_no_device() {
+    let hardware = Hardware::start("none");
+    let mut scene = hardware.scene("finds_no_device");
+    scene.env(sim::proto::ENV_SOCKET, "/nonexistent/gpu.sock");
+    check(scene.output().unwrap());
+    let mut scene = hardware.scene("finds_no_device");
+    scene.env_remove(sim::proto::ENV_SOCKET);
+    check(scene.output().unwrap());
+}
+
+#[test]
+fn a_context_s_own_memory_is_counted_once_for_each() {
+    let hardware = Hardware::start_with("overhead", |options| {
+        options.context_overhead_bytes = 300 << 20;
+    });
+    hardware.play("pays_300_mebibytes_for_each_context");
+}
+
+#[test]
+fn an_older_driver_does_not_know_what_came_later() {
+    let hardware = Hardware::start_with("older", |options| {
+        options.driver = sim::profile::DriverVersion::named("535").unwrap();
+    });
+    hardware.play("finds_nothing_newer_than_12_2");
+}
+
+#[test]
+fn cudarc_runs_as_it_is() {
+    let hardware = Hardware::start("cudarc");
+    let mut scene = hardware.scene("cudarc_computes");
+    scene.env("LD_LIBRARY_PATH", library_folder(&hardware));
+    check(scene.output().unwrap());
+}
+
+#[test]
+fn every_symbol_is_exported_and_found_where_the_loader_finds_it() {
+    let hardware = Hardware::start("symbols");
+    let mut scene = hardware.scene("look_ups_agree_with_the_loader");
+    scene.env("SIM_CUDA_LIBRARY", library());
+    check(scene.output().unwrap());
+}
+
+#[test]
+fn null_mode_needs_no_gpu_process_and_costs_next_to_nothing() {
+    let hardware = Hardware::start("null");
+    let mut scene = hardware.scene("null_mode_is_quick");
+    scene
+        .env(sim::proto::ENV_NULL, "1")
+        .env(sim::proto::ENV_SOCKET, Path::new("/nonexistent"));
+    let output = scene.output().unwrap();
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    check(output);
+}
