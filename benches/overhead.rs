@@ -94,7 +94,7 @@ impl Way {
             let mut pointer = 0;
             // SAFETY: a place for one address.
             let given = unsafe { allocate(&mut pointer, 4096) };
-            debug_assert_eq!(given, 0);
+            assert_eq!(given, 0, "4 KiB fit");
             // SAFETY: allocated above.
             black_box(unsafe { free(pointer) });
         }
@@ -231,6 +231,9 @@ fn main() {
         Criterion::default().configure_from_args().final_summary();
     } else {
         // `cargo test` runs a bench program to see that it starts; that takes a node all the same.
+        // The daemon, too, must know the device of null mode.
+        // SAFETY: no other thread runs yet that could read the environment meanwhile.
+        unsafe { std::env::set_var("SLUICE_SIM_NULL", "1") };
         let node = Node::start();
         let program = std::env::current_exe().expect("a running program has a path");
         let status = node
@@ -238,7 +241,6 @@ fn main() {
             .arg(program)
             .args(std::env::args_os().skip(1))
             .env(INSIDE, "1")
-            .env("SLUICE_SIM_NULL", "1")
             .status()
             .expect("the program under test can be started");
         drop(node);
