@@ -5,10 +5,10 @@
 //! Sluice: whatever it sees, any program sees.
 //!
 //! ```text
-//! stepper [--driver NAME] [--nvml NAME] [--deepbind] [--via handle|default|proc-address] [--hold]
+//! stepper [--driver NAME] [--nvml NAME] [--deepbind] [--via handle|default|proc-address]
 //! ```
 //!
-//! `--hold` keeps the process, and so its memory, alive after the end of its input.
+//! It ends with its input, and gives nothing back by itself.
 
 mod answer;
 mod lookups;
@@ -38,7 +38,6 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let hold = options.hold;
     let mut stepper = steps::Stepper::new(options);
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
@@ -55,11 +54,6 @@ fn main() {
             break;
         }
     }
-    if hold {
-        loop {
-            std::thread::park();
-        }
-    }
 }
 
 /// How the program finds its libraries.
@@ -73,8 +67,6 @@ pub(crate) struct Options {
     pub(crate) flags: i32,
     /// How driver functions are found.
     pub(crate) via: Via,
-    /// Whether to stay alive after the end of the input.
-    pub(crate) hold: bool,
 }
 
 impl Options {
@@ -84,7 +76,6 @@ impl Options {
             nvml: "libnvidia-ml.so.1".into(),
             flags: 0,
             via: Via::Handle,
-            hold: false,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -93,7 +84,6 @@ impl Options {
                 "--nvml" => options.nvml = value()?,
                 "--deepbind" => options.flags |= libc::RTLD_DEEPBIND,
                 "--global" => options.flags |= libc::RTLD_GLOBAL,
-                "--hold" => options.hold = true,
                 "--via" => {
                     options.via = match value()?.as_str() {
                         "handle" => Via::Handle,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Longest that a forked child may live in a storm.
 const CHILD_MAY_LIVE: Duration = Duration::from_secs(5);
 
-/// A stepper that this one started. It outlives its parent.
+/// A stepper that this one started. It ends when its parent does.
 #[derive(Debug)]
 pub(crate) struct Child {
     input: ChildStdin,
@@ -36,10 +36,6 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
                 .and_then(|()| child.output.read_line(&mut answer))
                 .map_err(|error| error.to_string())?;
             Ok(Answer::default().object("child", answer.trim()))
-        }
-        ["abandon", name] => {
-            stepper.children.remove(*name).ok_or("no such child")?;
-            Ok(Answer::default())
         }
         _ => Err("no such step".into()),
     }
@@ -155,14 +151,11 @@ fn wait(pid: libc::pid_t, deadline: Instant) -> Option<i32> {
 }
 
 fn child(stepper: &mut Stepper, name: &str) -> Result<Answer, String> {
-    use std::os::unix::process::CommandExt;
     let exe = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut child = Command::new(exe)
         .args(std::env::args().skip(1))
-        .arg("--hold")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(|error| error.to_string())?;
     let pid = child.id();

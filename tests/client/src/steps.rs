@@ -90,10 +90,9 @@ impl Stepper {
             ["hammer" | "race" | "churn" | "rounds" | "init-together", ..] => {
                 races::step(self, words)
             }
-            [
-                "fork" | "fork-storm" | "child" | "tell" | "abandon" | "thread",
-                ..,
-            ] => processes::step(self, words),
+            ["fork" | "fork-storm" | "child" | "tell" | "thread", ..] => {
+                processes::step(self, words)
+            }
             [
                 "where" | "lookup" | "compare-lookups" | "reach" | "cudart" | "open",
                 ..,
