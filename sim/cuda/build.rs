@@ -17,6 +17,8 @@ fn main() -> io::Result<()> {
     // What clients ask the loader for; and, like the genuine driver, its own calls stay inside.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // A thread of ours may be running in it for as long as the process lives.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
     let sources = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or(io::ErrorKind::NotFound)?);
     let defined = exports::defined_in(&sources.join("src"));

@@ -7,7 +7,6 @@
 //! A client is gone when its connection or its process ends, whichever comes first: a forked child
 //! that inherits the connection does not keep its parent's memory.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +28,7 @@ use thiserror::Error;
 use crate::client::{receive, send};
 use crate::hardware::engine::{Effect, Engine, Schedule, StreamId, Work};
 use crate::hardware::memory::{BlockId, Kind, Memory, MemoryError};
-use crate::hardware::{ClientId, ContextId};
+use crate::hardware::{ClientId, ContextId, NumberMap};
 use crate::profile::{DriverVersion, PROFILES, Profile};
 use crate::proto::{
     BOARD_MAGIC, Board, ClientPage, Command, LAYOUT, MAX_CLIENTS, MAX_DEVICES, RING_COMMANDS,
@@ -136,8 +135,16 @@ pub fn run(options: Options) -> Result<(), RunError> {
     }
     // A timer that is late by the default slack of 50 µs would show in every wake-up.
     nix::sys::prctl::set_timerslack(1)?;
+    allow_many_files()?;
     let mut process = Process::new(options)?;
     process.serve()
+}
+
+/// Two descriptors for each client are more than the usual soft limit of 1024 allows.
+fn allow_many_files() -> nix::Result<()> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
 }
 
 /// What a descriptor in the epoll set stands for.
@@ -207,7 +214,7 @@ struct Process {
     board: Mapping,
     devices: Vec<Device>,
     engine: Engine,
-    clients: HashMap<ClientId, Client>,
+    clients: NumberMap<ClientId, Client>,
     next_client: u32,
     next_context: u64,
     free_slots: Vec<usize>,
@@ -254,7 +261,7 @@ impl Process {
             board_file,
             board,
             devices,
-            clients: HashMap::new(),
+            clients: NumberMap::default(),
             next_client: 1,
             next_context: 1,
             free_slots: (0..MAX_CLIENTS).rev().collect(),
@@ -441,6 +448,8 @@ impl Process {
     fn accept(&mut self) {
         let flags = SockFlag::SOCK_CLOEXEC;
         let Ok(socket) = accept4(&self.listener, flags) else {
+            // Out of descriptors, most likely: the client still waits, so do not spin on it.
+            std::thread::sleep(Duration::from_millis(1));
             return;
         };
         let pid = getsockopt(&socket, sockopt::PeerCredentials).map_or(0, |peer| peer.pid());

@@ -166,7 +166,7 @@ impl Agent {
 
     /// The next host function that the device waits for.
     fn next_call(&self, link: &Link) -> Option<(u32, u64, HostCall)> {
-        let Link::Gpu(compute) = link else {
+        let Link::Gpu(compute, _) = link else {
             return None;
         };
         let mut calls = self.calls.lock();
@@ -203,14 +203,14 @@ impl Agent {
             // SAFETY: the host gave the function to be called once with this argument.
             unsafe { (call.function)(call.argument) };
             self.outstanding.fetch_sub(1, Ordering::AcqRel);
-            if let Link::Gpu(compute) = link {
+            if let Link::Gpu(compute, _) = link {
                 // Should the device be gone, everybody who waits learns it by himself.
                 let _ = compute.host_done(slot, sequence);
             }
         }
         let has_news = || {
             let is_called = match link {
-                Link::Gpu(compute) => ready_slot(&self.calls.lock(), compute).is_some(),
+                Link::Gpu(compute, _) => ready_slot(&self.calls.lock(), compute).is_some(),
                 Link::Null(_) => false,
             };
             let moves = self.moves.lock();

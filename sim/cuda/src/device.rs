@@ -60,8 +60,9 @@ fn put_text(out: *mut c_char, room: c_int, value: &str) -> Answer {
     let value = CString::new(value).map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
     let bytes = &value.as_bytes()[..value.as_bytes().len().min(room - 1)];
     for (index, byte) in bytes.iter().chain(&[0]).enumerate() {
+        let place = out.wrapping_add(index);
         // SAFETY: `index` is below `room`, and the caller has room for that many characters.
-        unsafe { out.add(index).write(*byte as c_char) };
+        unsafe { place.write(*byte as c_char) };
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ fn record<F: Flavour>(handle: CUevent, given: CUstream) -> Answer {
         generation,
         at_ns: match driver.link {
             Link::Null(_) => now_ns(),
-            Link::Gpu(_) => 0,
+            Link::Gpu(..) => 0,
         },
     };
     let mut state = event.state.lock();

@@ -55,8 +55,9 @@ impl Pattern {
             }
             for index in 0..piece.bytes {
                 let byte = self.bytes[(offset + index) % 4];
-                // SAFETY: `index` lies inside the piece, which was found in the table.
-                unsafe { piece.at.add(index).write(byte) };
+                let place = piece.at.wrapping_add(index);
+                // SAFETY: inside the piece, which was found in the table of allocations.
+                unsafe { place.write(byte) };
             }
             offset += piece.bytes;
         }

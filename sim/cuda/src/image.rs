@@ -54,8 +54,9 @@ pub(crate) unsafe fn read_at(address: *const u8) -> Option<Image> {
     let first = unsafe { address.cast::<u32>().read_unaligned() };
     match first {
         WRAPPER => {
+            let data = address.wrapping_add(8).cast::<*const u8>();
             // SAFETY: a wrapper has its data pointer at offset 8; the caller vouches for all of it.
-            let data = unsafe { address.add(8).cast::<*const u8>().read_unaligned() };
+            let data = unsafe { data.read_unaligned() };
             if data.is_null() {
                 return None;
             }

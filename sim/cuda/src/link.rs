@@ -20,8 +20,8 @@ use crate::guard::Answer;
 
 /// What the library stands on.
 pub(crate) enum Link {
-    /// The `gpu` process.
-    Gpu(Box<Compute>),
+    /// The `gpu` process, and which of its devices this process sees, by their ordinals here.
+    Gpu(Box<Compute>, Vec<usize>),
     /// Nothing: see the module.
     Null(Box<Null>),
 }
@@ -32,6 +32,9 @@ pub(crate) struct Null {
     file: OwnedFd,
     contexts: AtomicU64,
 }
+
+/// Names the devices that a process is to see: indices or UUIDs, whole or by their beginnings.
+const ENV_VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The only client that there is in null mode.
 const SELF: ClientId = ClientId(0);
@@ -45,15 +48,29 @@ impl Link {
         if std::env::var_os(ENV_NULL).is_some_and(|value| value == "1") {
             return Null::new().map(|null| Self::Null(Box::new(null)));
         }
-        Compute::connect()
-            .map(|compute| Self::Gpu(Box::new(compute)))
-            .map_err(|_| CUresult::CUDA_ERROR_NO_DEVICE)
+        let compute = Compute::connect().map_err(|_| CUresult::CUDA_ERROR_NO_DEVICE)?;
+        let devices = compute.gpu().devices();
+        let visible = match std::env::var(ENV_VISIBLE) {
+            Ok(list) => visible(&list, &devices),
+            Err(_) => (0..devices.len()).collect(),
+        };
+        if visible.is_empty() {
+            return Err(CUresult::CUDA_ERROR_NO_DEVICE);
+        }
+        Ok(Self::Gpu(Box::new(compute), visible))
     }
 
     /// Every device.
     pub(crate) fn devices(&self) -> Vec<Device> {
         match self {
-            Self::Gpu(compute) => compute.gpu().devices(),
+            Self::Gpu(compute, visible) => {
+                let all = compute.gpu().devices();
+                let seen = visible.iter().filter_map(|index| all.get(*index));
+                let numbered = seen.cloned().enumerate();
+                numbered
+                    .map(|(index, device)| Device { index, ..device })
+                    .collect()
+            }
             Self::Null(_) => vec![Device {
                 index: 0,
                 profile: &PROFILES[0],
@@ -68,7 +85,7 @@ impl Link {
     /// The driver that is stood in for.
     pub(crate) fn driver_version(&self) -> DriverVersion {
         match self {
-            Self::Gpu(compute) => compute.gpu().driver_version(),
+            Self::Gpu(compute, _) => compute.gpu().driver_version(),
             Self::Null(_) => DriverVersion::default(),
         }
     }
@@ -79,8 +96,10 @@ impl Link {
     /// `CUDA_ERROR_DEVICE_UNAVAILABLE` when the `gpu` process is gone.
     pub(crate) fn memory(&self, device: usize) -> Answer<MemoryState> {
         match self {
-            Self::Gpu(compute) if compute.gpu().is_alive() => Ok(compute.gpu().memory(device)),
-            Self::Gpu(_) => Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE),
+            Self::Gpu(compute, visible) if compute.gpu().is_alive() => {
+                Ok(compute.gpu().memory(visible[device]))
+            }
+            Self::Gpu(..) => Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE),
             Self::Null(null) => {
                 let memory = null.memory.lock();
                 let (total, used) = (memory.capacity(), memory.used());
@@ -96,7 +115,9 @@ impl Link {
     /// The file and the mapping of a device's memory.
     pub(crate) fn map_device(&self, device: usize) -> Answer<(OwnedFd, Mapping)> {
         match self {
-            Self::Gpu(compute) => compute.map_device(device).map_err(|error| code(&error)),
+            Self::Gpu(compute, visible) => compute
+                .map_device(visible[device])
+                .map_err(|error| code(&error)),
             Self::Null(null) => {
                 let bytes = usize::try_from(null.memory.lock().window()).unwrap_or(usize::MAX);
                 let file = null.file.try_clone().map_err(|_| exhausted())?;
@@ -109,7 +130,9 @@ impl Link {
     /// Makes a context.
     pub(crate) fn open_context(&self, device: usize) -> Answer<u64> {
         match self {
-            Self::Gpu(compute) => compute.open_context(device).map_err(|error| code(&error)),
+            Self::Gpu(compute, visible) => compute
+                .open_context(visible[device])
+                .map_err(|error| code(&error)),
             Self::Null(null) => Ok(null.contexts.fetch_add(1, Ordering::Relaxed) + 1),
         }
     }
@@ -117,7 +140,7 @@ impl Link {
     /// Ends a context.
     pub(crate) fn close_context(&self, context: u64) -> Answer {
         match self {
-            Self::Gpu(compute) => compute.close_context(context).map_err(|error| code(&error)),
+            Self::Gpu(compute, _) => compute.close_context(context).map_err(|error| code(&error)),
             Self::Null(null) => {
                 for range in null.memory.lock().end_context(ContextId(context)) {
                     // The pages stay until they are used again should the machine refuse.
@@ -131,8 +154,8 @@ impl Link {
     /// Takes memory: linear memory of `context`, or physical memory if that is 0.
     pub(crate) fn allocate(&self, device: usize, bytes: u64, context: u64) -> Answer<Block> {
         match self {
-            Self::Gpu(compute) => compute
-                .allocate(device, bytes, context)
+            Self::Gpu(compute, visible) => compute
+                .allocate(visible[device], bytes, context)
                 .map_err(|error| code(&error)),
             Self::Null(null) => {
                 let kind = match context {
@@ -157,7 +180,9 @@ impl Link {
     /// Adds a reference to a block.
     pub(crate) fn retain(&self, device: usize, block: u64) -> Answer {
         match self {
-            Self::Gpu(compute) => compute.retain(device, block).map_err(|error| code(&error)),
+            Self::Gpu(compute, visible) => compute
+                .retain(visible[device], block)
+                .map_err(|error| code(&error)),
             Self::Null(null) => null
                 .memory
                 .lock()
@@ -169,7 +194,9 @@ impl Link {
     /// Drops a reference to a block.
     pub(crate) fn release(&self, device: usize, block: u64) -> Answer {
         match self {
-            Self::Gpu(compute) => compute.release(device, block).map_err(|error| code(&error)),
+            Self::Gpu(compute, visible) => compute
+                .release(visible[device], block)
+                .map_err(|error| code(&error)),
             // The pages stay until they are used again: nothing but the call itself is to cost.
             Self::Null(null) => null
                 .memory
@@ -189,7 +216,7 @@ impl Link {
         priority: i32,
     ) -> Answer {
         match self {
-            Self::Gpu(compute) => compute
+            Self::Gpu(compute, _) => compute
                 .open_stream(slot, last, context, priority)
                 .map_err(|error| code(&error)),
             Self::Null(_) => Ok(()),
@@ -199,7 +226,7 @@ impl Link {
     /// Submits to a stream; see [`Compute::submit`].
     pub(crate) fn submit(&self, slot: u32, last: &AtomicU64, commands: &[Command]) -> Answer<u64> {
         match self {
-            Self::Gpu(compute) => compute
+            Self::Gpu(compute, _) => compute
                 .submit(slot, last, commands)
                 .map_err(|error| code(&error)),
             Self::Null(_) => {
@@ -212,7 +239,7 @@ impl Link {
     /// Which operation of a stream is the last one that is done.
     pub(crate) fn done(&self, slot: u32) -> u64 {
         match self {
-            Self::Gpu(compute) => compute.done(slot),
+            Self::Gpu(compute, _) => compute.done(slot),
             Self::Null(_) => u64::MAX,
         }
     }
@@ -220,7 +247,7 @@ impl Link {
     /// Sleeps until operation `sequence` of a stream is done.
     pub(crate) fn wait(&self, slot: u32, sequence: u64) -> Answer {
         match self {
-            Self::Gpu(compute) => compute
+            Self::Gpu(compute, _) => compute
                 .wait(|| compute.done(slot) >= sequence)
                 .map_err(|error| code(&error)),
             Self::Null(_) => Ok(()),
@@ -230,7 +257,7 @@ impl Link {
     /// When an event was reached.
     pub(crate) fn event_time(&self, event: u32, generation: u64) -> Option<u64> {
         match self {
-            Self::Gpu(compute) => compute.event_time(event, generation),
+            Self::Gpu(compute, _) => compute.event_time(event, generation),
             Self::Null(_) => Some(now_ns()),
         }
     }
@@ -238,7 +265,7 @@ impl Link {
     /// Whether the device behind is there.
     pub(crate) fn is_alive(&self) -> bool {
         match self {
-            Self::Gpu(compute) => compute.gpu().is_alive(),
+            Self::Gpu(compute, _) => compute.gpu().is_alive(),
             Self::Null(_) => true,
         }
     }
@@ -246,7 +273,7 @@ impl Link {
     /// Sleeps until something has changed or `limit` has passed, unless `is_over` holds.
     pub(crate) fn wait_for_change(&self, is_over: impl Fn() -> bool, limit: Duration) {
         match self {
-            Self::Gpu(compute) => compute.wait_for_change(is_over, limit),
+            Self::Gpu(compute, _) => compute.wait_for_change(is_over, limit),
             Self::Null(_) => {}
         }
     }
@@ -264,6 +291,31 @@ impl Null {
     }
 }
 
+/// The devices that `list` names, in its order; the first word that names none ends it, and so does
+/// one that names a device again.
+fn visible(list: &str, devices: &[Device]) -> Vec<usize> {
+    let mut seen = Vec::new();
+    for word in list.split(',').map(str::trim) {
+        let named = match word.parse::<usize>() {
+            Ok(index) => devices.get(index).map(|device| device.index),
+            Err(_) => by_uuid(word, devices),
+        };
+        match named {
+            Some(index) if !seen.contains(&index) => seen.push(index),
+            _ => break,
+        }
+    }
+    seen
+}
+
+/// The only device whose UUID begins with `word`.
+fn by_uuid(word: &str, devices: &[Device]) -> Option<usize> {
+    let begins = |device: &&Device| word.len() > 4 && device.uuid_text().starts_with(word);
+    let mut matching = devices.iter().filter(begins);
+    let only = matching.next()?;
+    matching.next().is_none().then_some(only.index)
+}
+
 fn exhausted() -> CUresult {
     CUresult::CUDA_ERROR_OUT_OF_MEMORY
 }
@@ -275,5 +327,40 @@ fn code(error: &GpuError) -> CUresult {
         GpuError::Refused => CUresult::CUDA_ERROR_INVALID_VALUE,
         GpuError::System(_) => CUresult::CUDA_ERROR_OPERATING_SYSTEM,
         _ => CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_visible_devices_ends_with_the_first_word_that_names_none() {
+        let devices: Vec<Device> = (0..3)
+            .map(|index| Device {
+                index,
+                profile: &PROFILES[0],
+                name: PROFILES[0].name,
+                uuid: [index as u8 * 16 + 1; 16],
+                memory_bytes: 1,
+                pci: (0, 0, 0),
+            })
+            .collect();
+        let second = devices[1].uuid_text();
+        for (list, seen) in [
+            ("0,1,2", vec![0, 1, 2]),
+            ("2,0", vec![2, 0]),
+            (" 1 ", vec![1]),
+            ("0,-1,1", vec![0]),
+            ("1,7,0", vec![1]),
+            ("1,1", vec![1]),
+            ("", vec![]),
+            ("NoDevFiles", vec![]),
+            ("GPU-", vec![]),
+            (second.as_str(), vec![1]),
+            (&second[..8], vec![1]),
+        ] {
+            assert_eq!(visible(list, &devices), seen, "{list}");
+        }
     }
 }

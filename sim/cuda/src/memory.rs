@@ -229,7 +229,7 @@ fn free(address: u64) -> Answer {
     let Some(range) = driver.ranges.remove(address, is_freeable) else {
         return crate::pool::free_now(driver, address);
     };
-    if let Link::Gpu(_) = driver.link {
+    if let Link::Gpu(..) = driver.link {
         wait_for_users(driver, &range)?;
     }
     if range.kind == Kind::Managed {

@@ -3,48 +3,18 @@
 //! A handle is the address of its object, and is looked up before it is believed: a stale or made-up
 //! one is an error, never a crash. An address is used again only after its object is gone.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-
-/// Hashes an address: its low bits are always zero, so they are mixed in from above.
-#[derive(Default)]
-pub(crate) struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // Multiplication by 2^64 over the golden ratio (Fibonacci hashing).
-        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed.rotate_left(32);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-}
-
-/// A map whose keys are addresses.
-pub(crate) type AddressMap<V> = HashMap<usize, V, BuildHasherDefault<AddressHasher>>;
+use sim::hardware::NumberMap;
 
 /// All living objects of one kind.
-pub(crate) struct Registry<T>(RwLock<AddressMap<Arc<T>>>);
+pub(crate) struct Registry<T>(RwLock<NumberMap<usize, Arc<T>>>);
 
 impl<T> Registry<T> {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Self(RwLock::new(AddressMap::default()))
+        Self(RwLock::new(NumberMap::default()))
     }
 
     /// Adds an object and yields its handle.

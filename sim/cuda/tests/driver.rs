@@ -61,6 +61,7 @@ impl Hardware {
             ])
             .env(sim::proto::ENV_SOCKET, self.socket())
             .env_remove(sim::proto::ENV_NULL)
+            .env_remove("CUDA_VISIBLE_DEVICES")
             .stdin(Stdio::piped());
         command
     }
@@ -231,6 +232,18 @@ fn a_context_s_own_memory_is_counted_once_for_each() {
         options.context_overhead_bytes = 300 << 20;
     });
     hardware.play("pays_300_mebibytes_for_each_context");
+}
+
+#[test]
+fn a_process_sees_the_devices_that_it_is_to_see() {
+    let hardware = Hardware::start_with("visible", |options| options.devices = 2);
+    let uuid = hardware.gpu().devices()[1].uuid_text();
+    for list in ["1", "1,9,0", &uuid, &uuid[..40]] {
+        let mut scene = hardware.scene("sees_the_second_device_only");
+        check(scene.env("CUDA_VISIBLE_DEVICES", list).output().unwrap());
+    }
+    let mut scene = hardware.scene("finds_no_device");
+    check(scene.env("CUDA_VISIBLE_DEVICES", "").output().unwrap());
 }
 
 #[test]

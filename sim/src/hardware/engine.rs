@@ -13,9 +13,9 @@
 //!   their warps fit; else they start in order of priority, then of arrival.
 //! * Copies run beside kernels, whichever context is resident. Marks and satisfied waits take no time.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
-use super::{ClientId, ContextId};
+use super::{ClientId, ContextId, NumberMap};
 
 /// A stream of a client; clients number their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -196,9 +196,9 @@ pub struct Engine {
     now: u64,
     arrivals: u64,
     devices: Vec<Device>,
-    contexts: HashMap<ContextId, Context>,
-    streams: HashMap<StreamId, Stream>,
-    busy: HashMap<(ClientId, usize), u64>,
+    contexts: NumberMap<ContextId, Context>,
+    streams: NumberMap<StreamId, Stream>,
+    busy: NumberMap<(ClientId, usize), u64>,
     effects: Vec<Effect>,
 }
 
@@ -226,9 +226,9 @@ impl Engine {
             now: now_ns,
             arrivals: 0,
             devices,
-            contexts: HashMap::new(),
-            streams: HashMap::new(),
-            busy: HashMap::new(),
+            contexts: NumberMap::default(),
+            streams: NumberMap::default(),
+            busy: NumberMap::default(),
             effects: Vec::new(),
         }
     }

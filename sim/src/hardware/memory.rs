@@ -7,12 +7,12 @@
 //!
 //! Linear memory is charged in units of [`UNIT_BYTES`], whatever room it takes in the window.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use thiserror::Error;
 
-use super::{ClientId, ContextId};
+use super::{ClientId, ContextId, NumberMap};
 
 /// What a linear request is rounded up to. Source: `cuMemAlloc` hands out multiples of 512 B.
 pub const UNIT_BYTES: u64 = 512;
@@ -88,11 +88,11 @@ pub struct Memory {
     window: u64,
     used: u64,
     next: u64,
-    blocks: HashMap<BlockId, Block>,
+    blocks: NumberMap<BlockId, Block>,
     /// Free ranges of the window: start to end.
     free: BTreeMap<u64, u64>,
-    held: HashMap<ClientId, u64>,
-    overhead: HashMap<ContextId, (ClientId, u64)>,
+    held: NumberMap<ClientId, u64>,
+    overhead: NumberMap<ContextId, (ClientId, u64)>,
 }
 
 impl Memory {
@@ -104,10 +104,10 @@ impl Memory {
             window,
             used: 0,
             next: 1,
-            blocks: HashMap::new(),
+            blocks: NumberMap::default(),
             free: BTreeMap::from([(0, window)]),
-            held: HashMap::new(),
-            overhead: HashMap::new(),
+            held: NumberMap::default(),
+            overhead: NumberMap::default(),
         }
     }
 

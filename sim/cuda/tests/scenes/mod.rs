@@ -107,6 +107,11 @@ fn spin(function: CUfunction, nanoseconds: u64, stream: CUstream) {
     ));
 }
 
+/// A number where the interface wants a pointer.
+fn number(value: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(value)
+}
+
 fn say_ready() {
     println!("ready");
     std::io::stdout().flush().unwrap();
@@ -605,8 +610,8 @@ fn a_host_function_runs_in_its_turn_and_holds_its_stream() {
     context();
     let (kernel, lane, other) = (function(c"spin_ns"), stream(1), stream(1));
     spin(kernel, 20_000_000, lane);
-    ok!(cuLaunchHostFunc(lane, Some(count_up), 1 as *mut c_void));
-    ok!(cuLaunchHostFunc(lane, Some(count_up), 10 as *mut c_void));
+    ok!(cuLaunchHostFunc(lane, Some(count_up), number(1)));
+    ok!(cuLaunchHostFunc(lane, Some(count_up), number(10)));
     let done = event();
     ok!(cuEventRecord(done, lane));
     ok!(cuStreamWaitEvent(other, done, 0));
@@ -736,9 +741,9 @@ fn kernels_of_libraries_launch_like_functions() {
     let mut nanoseconds = 1_000_000u64;
     let mut size = size_of::<u64>();
     let mut extra = [
-        1 as *mut c_void,
+        number(1),
         (&raw mut nanoseconds).cast(),
-        2 as *mut c_void,
+        number(2),
         (&raw mut size).cast(),
         null_mut(),
     ];
@@ -1005,6 +1010,23 @@ fn finds_no_device() {
     let mut name = null();
     ok!(cuGetErrorName(Code::CUDA_ERROR_NO_DEVICE, &mut name));
     assert_eq!(unsafe { CStr::from_ptr(name) }, c"CUDA_ERROR_NO_DEVICE");
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn sees_the_second_device_only() {
+    context();
+    let mut count = 0;
+    ok!(cuDeviceGetCount(&mut count));
+    assert_eq!(count, 1);
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    ok!(cuDeviceGetUuid_v2(&mut uuid, 0));
+    assert_eq!(uuid.bytes[15], 2);
+    let at = allocate(GIB);
+    ok!(cuMemsetD8_v2(at, 1, 100));
+    ok!(cuCtxSynchronize());
+    let gpu = sim::client::Gpu::connect().unwrap();
+    assert_eq!((gpu.memory(0).used, gpu.memory(1).used), (0, 1 << 30));
 }
 
 #[test]
