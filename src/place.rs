@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use daemon::runtime;
 use nix::unistd::geteuid;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -48,26 +48,39 @@ impl Place {
         // Not through a link: in /tmp anybody can put one there.
         let found = fs::symlink_metadata(&self.0)
             .with_context(|| format!("cannot look at the runtime folder {folder}"))?;
-        if !found.is_dir() || found.uid() != geteuid().as_raw() {
-            bail!(
-                "the runtime folder {folder} is not a folder of this user; remove it, or name another \
-                 with --runtime-dir"
-            );
-        }
-        Ok(())
+        be_ours(&self.0, &found)
     }
 }
 
 /// Where a client looks for the daemon: the folder that was asked for; else the user's own, where a
 /// daemon has been; else the system's.
-pub(crate) fn of_daemon(asked: Option<&Path>) -> Place {
+///
+/// # Errors
+/// The user's own folder is somebody else's. Whoever made it in `/tmp` could answer for a daemon, and
+/// a daemon names the libraries that a program loads.
+pub(crate) fn of_daemon(asked: Option<&Path>) -> Result<Place> {
     if let Some(folder) = asked {
-        return Place::new(folder);
+        return Ok(Place::new(folder));
     }
     let own = Place::new(runtime::default_folder());
     let system = Place::new("/run/sluice");
-    if !own.status_socket().exists() && system.status_socket().exists() {
-        return system;
+    if let Ok(found) = fs::symlink_metadata(own.folder()) {
+        be_ours(own.folder(), &found)?;
     }
-    own
+    if !own.status_socket().exists() && system.status_socket().exists() {
+        return Ok(system);
+    }
+    Ok(own)
+}
+
+/// Refuses a runtime folder that is a link, no folder, or another user's.
+fn be_ours(folder: &Path, found: &Metadata) -> Result<()> {
+    if !found.is_dir() || found.uid() != geteuid().as_raw() {
+        bail!(
+            "the runtime folder {} is not a folder of this user; remove it, or name another with \
+             --runtime-dir",
+            folder.display()
+        );
+    }
+    Ok(())
 }

@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     // The client's event loop must be gone before the program takes over.
     let (driver, tenant) = {
         let client =
-            Client::new(place::of_daemon(arguments.runtime_dir.as_deref()).status_socket())?;
+            Client::new(place::of_daemon(arguments.runtime_dir.as_deref())?.status_socket())?;
         let driver = client.status()?.driver;
         let tenant = client.register(&RegisterRequest {
             name: Some(name(arguments, program)),

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
 
 /// Asks for the change and prints what holds now.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
-    let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref()).status_socket())?;
+    let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref())?.status_socket())?;
     let change = ChangeRequest {
         memory: arguments.memory.clone(),
         gpu: arguments.gpu.as_deref().map(GpuName::from),

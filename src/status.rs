@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 /// Asks and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
-    let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref()).status_socket())?;
+    let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref())?.status_socket())?;
     let text = if arguments.json {
         client.status_text()?.trim_end().to_owned() + "\n"
     } else {
