@@ -9,6 +9,9 @@ use support::{GIB, MIB, Node, PATIENCE, Stepper, Tenant, eventually, kill, signa
 /// How soon memory of a dead process must be back.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+const NOT_INITIALIZED: i64 = 3;
+
 /// `CUDA_ERROR_SYSTEM_NOT_READY`.
 const NOT_READY: i64 = 802;
 
@@ -412,11 +415,17 @@ fn a_first_call_without_a_daemon_waits_then_says_not_ready_and_a_later_one_works
         waited > WAIT_FOR_DAEMON / 2 && waited < WAIT_FOR_DAEMON + Duration::from_secs(3),
         "{waited:?}"
     );
-    assert_eq!(
-        program.code("device-count"),
-        3,
-        "not initialised, never unlimited"
-    );
+    // The driver is initialised, and says what devices there are; memory waits for the daemon.
+    program.ok("context 0");
+    for step in [
+        "total 0",
+        "info",
+        "alloc a 1MiB",
+        "create h 2MiB device 0",
+        "pool-alloc b 1MiB",
+    ] {
+        assert_eq!(program.code(step), NOT_INITIALIZED, "after \"{step}\"");
+    }
     node.start_daemon();
     program.ok("init");
     program.ok("context 0");
@@ -453,7 +462,8 @@ fn a_program_without_a_tenant_is_not_let_through_unlimited() {
     );
     let code = number(&stranger.step_within("init", WAIT_FOR_DAEMON * 2), "rc");
     assert_eq!(code, NOT_READY);
-    assert_ne!(stranger.code("device-count"), 0);
+    stranger.ok("context 0");
+    assert_eq!(stranger.code("alloc a 1MiB"), NOT_INITIALIZED);
 }
 
 #[test]
