@@ -3,6 +3,7 @@
 //! `sim gpu` is the process that is the hardware; `sim run` runs a program on hardware of its own,
 //! without Sluice in front: what the program does there is what it would do without us.
 
+use crate::children::dies_with_us;
 use crate::exit::Exit;
 use crate::gpu::{self, GpuOptions};
 use crate::interrupt;
@@ -89,7 +90,7 @@ fn run_on(arguments: &RunArguments) -> Result<Exit> {
         .args(rest)
         .env("LD_LIBRARY_PATH", search_path(&libraries.stand_in()))
         .env(gpu::ENV_SOCKET, &socket);
-    match command.spawn() {
+    match dies_with_us(&mut command).spawn() {
         Ok(child) => Ok(exit_of(wait_for(child)?)),
         Err(error) => {
             eprintln!("sluice: cannot run {}: {error}", program.display());

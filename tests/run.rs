@@ -259,6 +259,15 @@ fn a_chosen_gpu_is_the_only_one_that_the_program_sees() {
             "CUDA_VISIBLE_DEVICES",
         ]);
         assert_eq!(printed(&finish(&mut command, PATIENCE)), uuid);
+        let mut client = Command::new(sluice());
+        client
+            .args(["run", "--runtime-dir"])
+            .arg(node.folder())
+            .args(["--memory", "1GiB", "--gpu", gpu, "--"])
+            .arg(support::Program::Stepper.path());
+        let mut stepper = support::Stepper::start(&mut client);
+        stepper.ok("init");
+        assert_eq!(stepper.ok("device-count")["count"], 1);
         // What the user set stays.
         command.env("CUDA_VISIBLE_DEVICES", "0");
         assert_eq!(printed(&finish(&mut command, PATIENCE)), "0");
@@ -432,6 +441,7 @@ fn sim_run_gives_a_program_hardware_of_its_own_without_sluice() {
     stepper.ok("init");
     stepper.ok("context 1");
     assert_eq!(stepper.info().1, 4 * GIB);
+    stepper.quit();
     let mut sim = Command::new(sluice());
     let output = finish(
         sim.args(["sim", "run", "--", "sh", "-c", "exit 9"]),
