@@ -327,7 +327,10 @@ impl Server {
             client.pidfd = Some(peer.pidfd);
         }
         let answer = attached(id, slot, request.slot_generation);
-        let state = self.shared.state();
+        let mut state = self.shared.state();
+        if let Some(pages) = state.pages.get_mut(&id) {
+            pages.absent.remove(&slot);
+        }
         let _ = send_pages(socket.as_fd(), &answer, state.pages.get(&id));
         drop(state);
         tracing::debug!(tenant = id, pid = peer.pid, slot, "process came back");

@@ -190,6 +190,9 @@ impl Server {
             pidfd: Some(pidfd),
         };
         self.clients.insert(number, client);
+        if let Some(pages) = self.shared.state().pages.get_mut(&tenant) {
+            pages.absent.insert(slot);
+        }
         true
     }
 

@@ -13,7 +13,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -69,6 +69,8 @@ pub(crate) struct Pages {
     pub(crate) control: Control,
     /// `None`: an earlier daemon made it, and no process has brought it back yet.
     pub(crate) usage: Option<Usage>,
+    /// Slots whose processes still read an earlier daemon's control page.
+    pub(crate) absent: BTreeSet<u32>,
     owner: Option<OwnedFd>,
 }
 
@@ -229,6 +231,7 @@ impl Shared {
         let pages = Pages {
             control: Control::create(tenant, monotonic_ns())?,
             usage: Some(Usage::create(tenant)?),
+            absent: BTreeSet::new(),
             owner: None,
         };
         self.watch(owner.as_fd(), Watched::Owner(tenant.id))?;
@@ -252,6 +255,7 @@ impl Shared {
         let pages = Pages {
             control: Control::create(tenant, monotonic_ns())?,
             usage: None,
+            absent: BTreeSet::new(),
             owner,
         };
         if let Some(owner) = &pages.owner {
@@ -259,6 +263,15 @@ impl Shared {
         }
         state.pages.insert(id, pages);
         Ok(())
+    }
+
+    /// Whether every process of a tenant reads this daemon's control page.
+    pub(crate) fn are_all_back(&self, id: u64) -> bool {
+        let state = self.state();
+        state
+            .pages
+            .get(&id)
+            .is_none_or(|pages| pages.absent.is_empty())
     }
 
     /// Takes note of an owner's end.
@@ -357,8 +370,11 @@ impl State {
         let generation = tenant.generation();
         let devices = tenant.shares.len();
         self.is_unsaved = true;
-        let usage = self.pages.get(&id).and_then(|pages| pages.usage.as_ref());
-        let Some(usage) = usage else {
+        let Some(pages) = self.pages.get_mut(&id) else {
+            return;
+        };
+        pages.absent.remove(&slot);
+        let Some(usage) = &pages.usage else {
             return;
         };
         let units = reap_slot(usage, slot, devices, generation);

@@ -29,6 +29,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 
 /// Everything that the status thread has.
@@ -243,6 +244,10 @@ async fn register(
     Ok((StatusCode::CREATED, Json(registered)))
 }
 
+/// How long a change waits for processes that have not come back after the daemon's restart. One that is
+/// stopped comes back later, and finds the change then.
+const COMING_BACK: Duration = Duration::from_secs(1);
+
 async fn change(
     Extracted(context): Extracted<Context>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -252,7 +257,7 @@ async fn change(
     may_change(peer)?;
     let request: ChangeRequest = parse(&body)?;
     let memory = Request::parse(&request.memory).map_err(Refusal::from)?;
-    let info = {
+    let (id, info) = {
         let mut state = context.shared.state();
         let tenant = state
             .registry
@@ -263,9 +268,16 @@ async fn change(
             pages.control.set_limits(&tenant.shares);
         }
         tracing::info!(tenant = tenant.name, memory = request.memory, "changed");
-        describe(&tenant, pages)
+        (tenant.id, describe(&tenant, pages))
     };
     context.shared.save();
+    // Right after a restart some processes may still read the former daemon's page; the change is made
+    // when they have come back, which takes them some milliseconds.
+    let deadline = Instant::now() + COMING_BACK;
+    while !context.shared.are_all_back(id) && Instant::now() < deadline {
+        // Also after the last one: it has its page then, and needs a moment to map it.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     Ok(Json(name_commands(info)))
 }
 

@@ -12,12 +12,12 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the next daemon is looked for at first: it has the process back within a second.
-const EAGER: Duration = Duration::from_millis(50);
+/// How often the next daemon is looked for at first, so that a restart goes unnoticed.
+const EAGER: Duration = Duration::from_millis(10);
 /// How often it is looked for later.
 const PATIENT: Duration = Duration::from_millis(500);
 /// When "later" begins.
-const EAGER_FOR: Duration = Duration::from_secs(30);
+const EAGER_FOR: Duration = Duration::from_secs(5);
 
 /// Starts the thread.
 pub(crate) fn start(attached: Attached) {
