@@ -43,7 +43,7 @@ fn json(printed: &str) -> Value {
 
 #[test]
 fn cuda_bindings_run_and_see_the_cap() {
-    let spin = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/spin.ptx");
+    let spin = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/src/spin.ptx");
     with_and_without(
         |command| {
             command
