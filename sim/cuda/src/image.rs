@@ -305,9 +305,7 @@ fn read_elf(bytes: &[u8]) -> Option<Image> {
                     name: name.to_owned(),
                     parameters: elf_parameters(&sections, name),
                 });
-            } else if kind == OBJECT
-                && section.is_some_and(|section| section.name.starts_with(".nv.global"))
-            {
+            } else if kind == OBJECT && section.is_some_and(|section| is_memory(section.name)) {
                 image.variables.push(Variable {
                     name: name.to_owned(),
                     bytes: u64_at(symbol, 16)?,
@@ -316,6 +314,12 @@ fn read_elf(bytes: &[u8]) -> Option<Image> {
         }
     }
     Some(image)
+}
+
+/// Sections that variables lie in: global memory, with or without first values, and the bank of
+/// constants that programs declare.
+fn is_memory(section: &str) -> bool {
+    section.starts_with(".nv.global") || section == ".nv.constant3"
 }
 
 /// Parameters of a kernel from its attributes: a format byte, an attribute byte, and 16 bits that
