@@ -10,12 +10,14 @@ use std::os::fd::AsFd;
 use ffi::driver::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use parking_lot::Mutex;
+use sim::proto::Command;
 
 use crate::guard::{Answer, INVALID_VALUE, Out, put};
 use crate::link::Link;
 use crate::ranges::{Kind, Range, Ranges};
 use crate::spans::Spans;
 use crate::state::{self, Driver, driver};
+use crate::stream::Stream;
 
 /// What a row of pitched memory is rounded up to.
 const PITCH_ALIGN: u64 = 512;
@@ -41,7 +43,16 @@ pub(crate) fn allocate_linear(
     let context = state::current()?;
     let device = &driver.devices[context.device];
     let window = device.window(driver)?;
-    let block = driver.link.allocate(context.device, bytes, context.id)?;
+    let allocate = || driver.link.allocate(context.device, bytes, context.id);
+    let block = allocate().or_else(|code| {
+        // Frees that streams have reached may be all that is missing.
+        driver.settle();
+        if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            allocate()
+        } else {
+            Err(code)
+        }
+    })?;
     let placed = window.bytes_at(block.offset, bytes).and_then(|reach| {
         let start = if is_low {
             low_address(&driver.ranges, bytes)?
@@ -225,8 +236,7 @@ fn allocate_managed(out: *mut CUdeviceptr, bytes: usize, flags: c_uint) -> Answe
 fn free(address: u64) -> Answer {
     let driver = driver()?;
     state::current()?;
-    let is_freeable = |range: &Range| matches!(range.kind, Kind::Linear | Kind::Managed);
-    let Some(range) = driver.ranges.remove(address, is_freeable) else {
+    let Some(range) = driver.ranges.remove(address, is_linear) else {
         return crate::pool::free_now(driver, address);
     };
     if let Link::Gpu(..) = driver.link {
@@ -237,6 +247,42 @@ fn free(address: u64) -> Answer {
     }
     give_low(&range);
     driver.link.release(range.device, range.block)
+}
+
+/// Frees linear memory when `stream` gets there; `None` if there is none at `address`.
+pub(crate) fn free_in_order(
+    driver: &'static Driver,
+    stream: &Stream,
+    address: u64,
+) -> Option<Answer> {
+    let range = driver.ranges.remove(address, is_linear)?;
+    let release = move || {
+        if range.kind == Kind::Managed {
+            close_to_host(range.start, range.bytes);
+        }
+        give_low(&range);
+        driver.link.release(range.device, range.block)
+    };
+    if let Link::Null(_) = driver.link {
+        return Some(release());
+    }
+    let mark = Command::Mark {
+        event: u32::MAX,
+        generation: 0,
+    };
+    // Should its context end first, the block has gone with that.
+    let action = Box::new(move || {
+        let _ = release();
+    });
+    let slot = stream.lane.slot;
+    let submitted = driver
+        .agent
+        .submit_move(slot, action, || stream.submit(driver, mark));
+    Some(submitted.map(drop))
+}
+
+fn is_linear(range: &Range) -> bool {
+    matches!(range.kind, Kind::Linear | Kind::Managed)
 }
 
 /// As drivers do, a free waits for the work of the context that the memory belongs to.

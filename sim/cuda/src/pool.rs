@@ -343,7 +343,11 @@ fn allocate_from<F: Flavour>(
 }
 
 fn free_async<F: Flavour>(address: CUdeviceptr, given: CUstream) -> Answer {
-    free(driver()?, &*stream::find::<F>(given)?, address)
+    let driver = driver()?;
+    let stream = stream::find::<F>(given)?;
+    // Memory of `cuMemAlloc` may be freed so, too.
+    crate::memory::free_in_order(driver, &stream, address)
+        .unwrap_or_else(|| free(driver, &stream, address))
 }
 
 fn device_default(out: *mut CUmemoryPool, ordinal: CUdevice) -> Answer {

@@ -540,6 +540,14 @@ fn a_pool_reserves_in_steps_and_gives_back_what_it_may() {
     ok!(cuStreamSynchronize(lane));
     assert_eq!(free_bytes(), 8 * GIB);
     fails!(cuMemPoolDestroy(pool), CUDA_ERROR_NOT_PERMITTED);
+    // Memory that is no pool's is freed in the stream's turn as well.
+    let plain = allocate(GIB);
+    spin(function(c"spin_ns"), 50_000_000, lane);
+    ok!(cuMemFreeAsync(plain, lane));
+    assert_eq!(free_bytes(), 7 * GIB);
+    fails!(cuMemFree_v2(plain), CUDA_ERROR_INVALID_VALUE);
+    ok!(cuStreamSynchronize(lane));
+    assert_eq!(free_bytes(), 8 * GIB);
 }
 
 #[test]
