@@ -51,6 +51,10 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
             Ok(free_together(&driver, pointer))
         }
         ["create", name, bytes, place, id] => create(stepper, &driver, name, bytes, place, id),
+        ["retain-at", name, range, offset] => {
+            let address = stepper.value(range)? + number(offset)?;
+            alloc(stepper, "cuMemRetainAllocationHandle", name, &[address])
+        }
         ["release", name] => call(stepper, "cuMemRelease", name, &[]),
         ["reserve", name, bytes] => alloc(
             stepper,

@@ -83,6 +83,10 @@ impl Stepper {
     fn dispatch(&mut self, words: &[&str]) -> Result<Answer, String> {
         match words {
             ["pid"] => Ok(Answer::default().number("pid", std::process::id())),
+            ["name", name, value] => {
+                self.values.insert((*name).to_owned(), number(value)?);
+                Ok(Answer::code(Some(0)))
+            }
             ["nap", ms] => {
                 std::thread::sleep(std::time::Duration::from_millis(number(ms)?));
                 Ok(Answer::default())
@@ -121,6 +125,19 @@ impl Stepper {
                 Answer::code(code).number("count", count)
             }
             ["context", device] => self.retain(&driver, number(device)?),
+            ["context-reset", device] => {
+                Answer::code(driver.call("cuDevicePrimaryCtxReset_v2", &[number(device)?]))
+            }
+            ["context-create", name, device] => {
+                let mut context = 0u64;
+                let words = [&raw mut context as u64, 0, number(device)?];
+                let code = driver.call("cuCtxCreate_v2", &words);
+                self.values.insert((*name).to_owned(), context);
+                Answer::code(code)
+            }
+            ["context-destroy", name] => {
+                Answer::code(driver.call("cuCtxDestroy_v2", &[self.value(name)?]))
+            }
             ["context-none"] => Answer::code(driver.call("cuCtxSetCurrent", &[0])),
             ["context-release", device] => {
                 Answer::code(driver.call("cuDevicePrimaryCtxRelease_v2", &[number(device)?]))
