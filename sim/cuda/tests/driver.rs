@@ -161,6 +161,7 @@ plays! {
     managed_memory_is_the_host_s_as_well
     no_private_table_is_handed_out
     signals_stay_with_the_program
+    eight_threads_do_not_disturb_each_other
 }
 
 #[test]
@@ -176,6 +177,23 @@ fn a_process_that_is_killed_gives_everything_back_at_once() {
     child.wait().unwrap();
     eventually(|| gpu.memory(0).used == 0 && gpu.processes(0).is_empty());
     assert!(killed.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn wherever_a_process_is_killed_nothing_of_it_is_left() {
+    let hardware = Hardware::start("wherever");
+    let gpu = hardware.gpu();
+    for round in 0..30 {
+        let mut children =
+            [(); 2].map(|()| hardware.begin("does_this_and_that_until_it_is_killed"));
+        std::thread::sleep(Duration::from_millis(round * 7 % 40));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        eventually(|| gpu.memory(0).used == 0 && gpu.processes(0).is_empty());
+    }
+    hardware.play("memory_is_counted_by_512_bytes_and_over_it_nothing_changes");
 }
 
 #[test]

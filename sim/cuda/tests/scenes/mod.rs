@@ -965,6 +965,124 @@ fn signals_stay_with_the_program() {
     assert!(CAUGHT.load(Ordering::SeqCst) > 0);
 }
 
+/// Numbers that look random; the same for the same seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// One of many things that a program does, chosen by `numbers`, with everything cleaned up.
+fn do_something(numbers: &mut Numbers, kernel: CUfunction) {
+    let bytes = 4 + numbers.below(300_000) as usize;
+    let lane = stream(numbers.below(2) as c_uint);
+    let value = numbers.below(256) as u8;
+    match numbers.below(5) {
+        0 => {
+            let at = allocate(bytes);
+            ok!(cuMemsetD8Async(at, value, bytes, lane));
+            let mut back = vec![0u8; bytes];
+            ok!(cuMemcpyDtoHAsync_v2(
+                back.as_mut_ptr().cast(),
+                at,
+                bytes,
+                lane
+            ));
+            assert!(back.iter().all(|byte| *byte == value));
+            ok!(cuMemFree_v2(at));
+        }
+        1 => {
+            let mut at = 0;
+            ok!(cuMemAllocAsync(&mut at, bytes, lane));
+            ok!(cuMemsetD8Async(at, value, bytes, lane));
+            let (mut first, mut last) = (0u8, 0u8);
+            let end = at + bytes as u64 - 1;
+            ok!(cuMemcpyDtoH_v2((&raw mut first).cast(), at, 0));
+            ok!(cuStreamSynchronize(lane));
+            ok!(cuMemcpyDtoH_v2((&raw mut first).cast(), at, 1));
+            ok!(cuMemcpyDtoH_v2((&raw mut last).cast(), end, 1));
+            assert_eq!((first, last), (value, value));
+            ok!(cuMemFreeAsync(at, lane));
+        }
+        2 => {
+            let (begin, end) = (event(), event());
+            ok!(cuEventRecord(begin, lane));
+            for _ in 0..numbers.below(20) {
+                spin(kernel, numbers.below(50_000), lane);
+            }
+            ok!(cuEventRecord(end, lane));
+            ok!(cuEventSynchronize(end));
+            let mut milliseconds = -1.0;
+            ok!(cuEventElapsedTime(&mut milliseconds, begin, end));
+            assert!(milliseconds >= 0.0);
+            ok!(cuEventDestroy_v2(begin));
+            ok!(cuEventDestroy_v2(end));
+        }
+        3 => {
+            let handle = physical(2 * MIB).unwrap();
+            let mut start = 0;
+            ok!(cuMemAddressReserve(&mut start, 2 * MIB, 0, 0, 0));
+            ok!(cuMemMap(start, 2 * MIB, 0, handle, 0));
+            ok!(cuMemSetAccess(start, 2 * MIB, &access(), 1));
+            ok!(cuMemRelease(handle));
+            ok!(cuMemsetD8_v2(start, value, 2 * MIB));
+            ok!(cuMemUnmap(start, 2 * MIB));
+            ok!(cuMemAddressFree(start, 2 * MIB));
+        }
+        _ => {
+            spin(kernel, numbers.below(500_000), null_mut());
+            spin(kernel, numbers.below(500_000), lane);
+            let mut other = null_mut();
+            ok!(cuCtxCreate_v2(&mut other, 0, 0));
+            allocate(bytes);
+            ok!(cuCtxDestroy_v2(other));
+            ok!(cuStreamSynchronize(lane));
+        }
+    }
+    ok!(cuStreamDestroy_v2(lane));
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn eight_threads_do_not_disturb_each_other() {
+    let own = context() as usize;
+    let kernel = function(c"spin_ns") as usize;
+    let threads: Vec<_> = (1..=8u64)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                ok!(cuCtxSetCurrent(own as CUcontext));
+                let mut numbers = Numbers(seed * 0x9e37_79b9);
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_secs(2) {
+                    do_something(&mut numbers, kernel as CUfunction);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    ok!(cuCtxSynchronize());
+    assert_eq!(free_bytes(), 8 * GIB);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn does_this_and_that_until_it_is_killed() {
+    context();
+    let kernel = function(c"spin_ns");
+    let mut numbers = Numbers(u64::from(std::process::id()) * 0x9e37_79b9);
+    say_ready();
+    loop {
+        do_something(&mut numbers, kernel);
+    }
+}
+
 #[test]
 #[ignore = "a scene that another test plays"]
 fn holds_three_gibibytes_and_computes() {
