@@ -7,8 +7,9 @@ mod support;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::cell::Cell;
 use support::stepper::number;
-use support::{MIB, Node};
+use support::{MIB, Node, OUT_OF_MEMORY};
 
 /// What one program may hold; little, so that refusals are common.
 const CAP: u64 = 64 * MIB;
@@ -104,13 +105,14 @@ fn whatever_a_program_does_its_account_is_the_hardwares() {
     let node = Node::start();
     let tenant = node.tenant("web", &CAP.to_string());
     let config = Config {
-        cases: 24,
+        cases: 100,
         max_shrink_iters: 200,
         failure_persistence: None,
         ..Config::default()
     };
     let calls = proptest::collection::vec(call(), 1..80);
     let mut runner = TestRunner::new(config);
+    let (granted, refused, wrong) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let result = runner.run(&calls, |calls| {
         let mut program = tenant.ready_stepper();
         program.ok(&format!("reserve range {}", u64::from(NAMES) * ROOM));
@@ -122,6 +124,12 @@ fn whatever_a_program_does_its_account_is_the_hardwares() {
             let step = call.step(&mut sizes);
             let code = number(&program.step(&step), "rc");
             prop_assert!(code >= 0, "\"{}\" answers {}", step, code);
+            let count = match code {
+                0 => &granted,
+                OUT_OF_MEMORY => &refused,
+                _ => &wrong,
+            };
+            count.set(count.get() + 1);
             if matches!(call, Call::Reset) {
                 program.ok("context 0");
             }
@@ -138,4 +146,7 @@ fn whatever_a_program_does_its_account_is_the_hardwares() {
     if let Err(error) = result {
         panic!("{error}");
     }
+    let counts = [&granted, &refused, &wrong].map(Cell::get);
+    eprintln!("calls that were granted, refused, and wrong: {counts:?}");
+    assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
 }
