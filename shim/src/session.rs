@@ -135,7 +135,12 @@ pub(crate) fn view() -> Result<Pages, Absent> {
         return Ok(pages);
     }
     fork::watch();
-    match attach::observer(Instant::now() + wait().min(VIEW_WAIT)) {
+    // A view whose daemon has gone is still good for an answer: one look for the next daemon, no wait.
+    let patience = match STATE.load(Ordering::Relaxed) {
+        VIEW => Duration::ZERO,
+        _ => wait().min(VIEW_WAIT),
+    };
+    match attach::observer(Instant::now() + patience) {
         Ok(attached) => {
             store(&attached, VIEW);
             pages().ok_or(Absent)
