@@ -1,22 +1,13 @@
-//! Processes die, fork, come by the hundred; daemons die and come back. Memory follows the living.
+//! Processes die, fork, and come by the hundred. Memory follows the living.
 
 mod support;
 
 use std::time::{Duration, Instant};
 use support::stepper::number;
-use support::{GIB, MIB, Node, PATIENCE, Stepper, Tenant, eventually, kill, signal};
+use support::{GIB, MIB, Node, PATIENCE, Stepper, Tenant, eventually, kill};
 
 /// How soon memory of a dead process must be back.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
-
-/// `CUDA_ERROR_NOT_INITIALIZED`.
-const NOT_INITIALIZED: i64 = 3;
-
-/// `CUDA_ERROR_SYSTEM_NOT_READY`.
-const NOT_READY: i64 = 802;
-
-/// Longest that a first `cuInit` waits for a daemon.
-const WAIT_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 #[test]
 fn memory_of_a_killed_process_can_be_had_at_once_fifty_times() {
@@ -309,164 +300,6 @@ fn a_neighbours_death_never_changes_ones_own_account() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_programs_running_and_capped_until_the_next_one_takes_over() {
-    let mut node = Node::start();
-    let tenant = node.tenant("web", "1GiB");
-    let mut program = tenant.ready_stepper();
-    let mut other = node.ready_stepper("other", "2GiB");
-    program.ok("alloc a 600MiB");
-    other.ok("alloc a 1GiB");
-    for round in 0..3 {
-        node.kill_daemon();
-        program.ok("alloc b 400MiB");
-        program.refused("alloc c 100MiB");
-        assert_eq!(program.info(), (24 * MIB, GIB));
-        other.refused("alloc b 1025MiB");
-        program.ok("free b");
-        let begin = Instant::now();
-        node.start_daemon();
-        eventually("both programs are attached again", PATIENCE, || {
-            let attached = |name| {
-                let tenant = node.tenant_status(name)?;
-                let processes = tenant["processes"].as_array()?.len();
-                (processes == 1).then_some(())
-            };
-            attached("web").and(attached("other"))
-        });
-        let took = begin.elapsed();
-        eprintln!("round {round}: taken over {took:?} after the start of the new daemon");
-        assert!(took < Duration::from_secs(1), "round {round}: {took:?}");
-        assert_eq!(node.used("web", 0), 600 * MIB);
-        assert_eq!(node.used("other", 0), GIB);
-        let devices = node.status()["devices"].clone();
-        assert_eq!(number(&devices[0], "memory_promised_bytes") as u64, 3 * GIB);
-    }
-    let mut newcomer = tenant.ready_stepper();
-    assert_eq!(newcomer.used(), 600 * MIB);
-    newcomer.refused("alloc a 500MiB");
-    node.set_memory("web", "2GiB");
-    assert_eq!(program.info(), (2 * GIB - 600 * MIB, 2 * GIB));
-    newcomer.ok("alloc a 1GiB");
-    newcomer.kill();
-    node.wait_for_used("web", 600 * MIB, GIVEN_BACK);
-}
-
-#[test]
-fn memory_of_a_process_that_dies_while_there_is_no_daemon_comes_back_with_the_next_one() {
-    let mut node = Node::start();
-    let tenant = node.tenant("web", "1GiB");
-    let mut survivor = tenant.ready_stepper();
-    let mut victim = tenant.ready_stepper();
-    survivor.ok("alloc a 100MiB");
-    victim.ok("alloc a 700MiB");
-    node.kill_daemon();
-    victim.kill();
-    node.start_daemon();
-    eventually(
-        "the victim's memory is back",
-        Duration::from_secs(4),
-        || (survivor.used() == 100 * MIB).then_some(()),
-    );
-    survivor.ok("alloc b 924MiB");
-}
-
-#[test]
-fn a_daemon_that_hangs_holds_up_nobody_who_is_attached() {
-    let node = Node::start();
-    let tenant = node.tenant("web", "1GiB");
-    let mut program = tenant.ready_stepper();
-    let mut late = tenant.stepper();
-    signal(node.daemon_pid(), libc::SIGSTOP);
-    let begin = Instant::now();
-    program.ok("alloc a 600MiB");
-    program.ok("free a");
-    program.ok("alloc a 600MiB");
-    assert_eq!(program.info(), (424 * MIB, GIB));
-    let attached = begin.elapsed();
-    let refusal = Instant::now();
-    program.refused("alloc b 600MiB");
-    let refusal = refusal.elapsed();
-    let begin = Instant::now();
-    let code = number(&late.step("init"), "rc");
-    let waited = begin.elapsed();
-    signal(node.daemon_pid(), libc::SIGCONT);
-    assert!(attached < GIVEN_BACK, "{attached:?}");
-    assert!(refusal < Duration::from_secs(3), "{refusal:?}");
-    assert_eq!(code, NOT_READY);
-    assert!(
-        waited < WAIT_FOR_DAEMON + Duration::from_secs(3),
-        "{waited:?}"
-    );
-    late.ok("init");
-    late.ok("context 0");
-    late.refused("alloc a 600MiB");
-}
-
-#[test]
-fn a_first_call_without_a_daemon_waits_then_says_not_ready_and_a_later_one_works() {
-    let mut node = Node::start();
-    let tenant = node.tenant("web", "1GiB");
-    node.kill_daemon();
-    let mut program = tenant.stepper();
-    let begin = Instant::now();
-    assert_eq!(program.code("init"), NOT_READY);
-    let waited = begin.elapsed();
-    assert!(
-        waited > WAIT_FOR_DAEMON / 2 && waited < WAIT_FOR_DAEMON + Duration::from_secs(3),
-        "{waited:?}"
-    );
-    // The driver is initialised, and says what devices there are; memory waits for the daemon.
-    program.ok("context 0");
-    for step in [
-        "total 0",
-        "info",
-        "alloc a 1MiB",
-        "create h 2MiB device 0",
-        "pool-alloc b 1MiB",
-    ] {
-        assert_eq!(program.code(step), NOT_INITIALIZED, "after \"{step}\"");
-    }
-    node.start_daemon();
-    program.ok("init");
-    program.ok("context 0");
-    assert_eq!(program.info(), (GIB, GIB));
-    program.refused("alloc a 2GiB");
-}
-
-#[test]
-fn a_first_call_while_the_daemon_restarts_only_takes_longer() {
-    let mut node = Node::start();
-    let tenant = node.tenant("web", "1GiB");
-    node.kill_daemon();
-    let mut programs: Vec<Stepper> = (0..5).map(|_| tenant.stepper()).collect();
-    for program in &mut programs {
-        program.begin("init");
-    }
-    std::thread::sleep(Duration::from_millis(700));
-    node.start_daemon();
-    for program in &mut programs {
-        assert_eq!(number(&program.answer("init", PATIENCE), "rc"), 0);
-        program.ok("context 0");
-        program.refused("alloc a 1025MiB");
-    }
-}
-
-#[test]
-fn a_program_without_a_tenant_is_not_let_through_unlimited() {
-    let node = Node::start();
-    let tenant = node.tenant("web", "1GiB");
-    let mut stranger = Stepper::start(
-        tenant
-            .command(support::Program::Stepper.path())
-            .env("SLUICE_TOKEN", "00112233445566778899aabbccddeeff"),
-    );
-    let code = number(&stranger.step_within("init", WAIT_FOR_DAEMON * 2), "rc");
-    assert_eq!(code, NOT_READY);
-    stranger.ok("context 0");
-    assert_eq!(stranger.code("alloc a 1MiB"), NOT_INITIALIZED);
-}
-
-#[test]
 fn the_hardware_going_away_is_an_error_and_not_a_hang() {
     let node = Node::start();
     let mut program = node.ready_stepper("web", "1GiB");
@@ -475,4 +308,47 @@ fn the_hardware_going_away_is_an_error_and_not_a_hang() {
     let begin = Instant::now();
     assert_ne!(program.code("alloc b 64MiB"), 0);
     assert!(begin.elapsed() < PATIENCE / 2);
+}
+
+#[test]
+fn a_crowd_that_comes_and_dies_at_random_leaves_every_account_exact() {
+    let node = Node::start();
+    let caps = [GIB, 2 * GIB, 4 * GIB];
+    let tenants = caps.map(|cap| node.tenant(&format!("of{cap}"), &cap.to_string()));
+    let mut crowd: Vec<Stepper> = Vec::new();
+    let mut state = 0x9e37_79b9_u64;
+    for _ in 0..120 {
+        // Xorshift: repeatable, and good enough to shuffle.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let leaves = crowd.len() > 8 || state.is_multiple_of(3) && !crowd.is_empty();
+        if leaves {
+            let gone = crowd.swap_remove((state >> 8) as usize % crowd.len());
+            match state >> 16 & 1 {
+                0 => gone.quit(),
+                _ => gone.kill(),
+            }
+        } else {
+            let mut program = tenants[(state >> 8) as usize % 3].ready_stepper();
+            program.step(&format!("alloc a {}MiB", 1 + (state >> 20) % 700));
+            program.step(&format!(
+                "create h {}MiB device 0",
+                2 * (1 + (state >> 30) % 300)
+            ));
+            program.ok("hammer 2 64MiB");
+            crowd.push(program);
+        }
+        for cap in caps {
+            assert!(node.used(&format!("of{cap}"), 0) <= cap);
+        }
+        assert!(node.hardware.truth(0) <= caps.iter().sum());
+    }
+    drop(crowd);
+    for cap in caps {
+        node.wait_for_used(&format!("of{cap}"), 0, GIVEN_BACK);
+    }
+    eventually("the hardware is empty", GIVEN_BACK, || {
+        (node.hardware.truth(0) == 0).then_some(())
+    });
 }

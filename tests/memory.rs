@@ -244,16 +244,20 @@ fn freeing_twice_gives_nothing_back_twice() {
     program.ok("free a");
     assert_ne!(program.code("free a"), 0);
     assert_eq!(program.used(), 64 * MIB);
-    for _ in 0..100 {
-        program.ok("alloc c 32MiB");
-        let answer = program.step("free-together c");
-        let codes = [number(&answer, "rc"), number(&answer, "other_rc")];
-        assert_eq!(
-            codes.iter().filter(|code| **code == 0).count(),
-            1,
-            "{answer}"
-        );
-        assert_eq!(program.used(), 64 * MIB);
+    for (take, give_back) in [
+        ("alloc c 32MiB", "free"),
+        ("create c 32MiB device 0", "release"),
+        ("pool-alloc c 32MiB", "pool-free"),
+    ] {
+        for round in 0..300 {
+            program.ok(take);
+            let answer = program.step(&format!("together {give_back} c"));
+            let codes = [number(&answer, "rc"), number(&answer, "other_rc")];
+            let done = codes.iter().filter(|code| **code == 0).count();
+            assert_eq!(done, 1, "{give_back}, round {round}: {answer}");
+            program.ok("synchronize");
+            assert_eq!(program.used(), 64 * MIB, "{give_back}, round {round}");
+        }
     }
     assert_eq!(node.hardware.truth(0), 64 * MIB);
 }

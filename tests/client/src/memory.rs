@@ -46,9 +46,15 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         }
         ["free", name] => call(stepper, "cuMemFree_v2", name, &[]),
         ["free-v1", name] => call(stepper, "cuMemFree", name, &[]),
-        ["free-together", name] => {
-            let pointer = stepper.value(name)?;
-            Ok(free_together(&driver, pointer))
+        ["together", verb, name] => {
+            let value = stepper.value(name)?;
+            let symbol = match *verb {
+                "free" => "cuMemFree_v2",
+                "pool-free" => "cuMemFreeAsync",
+                "release" => "cuMemRelease",
+                other => return Err(format!("cannot be done together: {other}")),
+            };
+            Ok(together(stepper, &driver, symbol, value))
         }
         ["create", name, bytes, place, id] => create(stepper, &driver, name, bytes, place, id),
         ["retain-at", name, range, offset] => {
@@ -293,16 +299,17 @@ fn register(driver: &Library, bytes: u64) -> Answer {
     Answer::code(register).number("unregister_rc", unregister.unwrap_or(-1))
 }
 
-/// Two threads free the same pointer at the same time.
-fn free_together(driver: &Library, pointer: u64) -> Answer {
+/// Two threads give the same value back at the same time.
+fn together(stepper: &Stepper, driver: &Library, symbol: &str, value: u64) -> Answer {
     let barrier = std::sync::Barrier::new(2);
-    let free = || {
+    let give_back = || {
+        driver.call("cuCtxSetCurrent", &[stepper.context]);
         barrier.wait();
-        driver.call("cuMemFree_v2", &[pointer])
+        driver.call(symbol, &[value, 0])
     };
     let (one, other) = std::thread::scope(|scope| {
-        let other = scope.spawn(free);
-        (free(), other.join().ok().flatten())
+        let other = scope.spawn(give_back);
+        (give_back(), other.join().ok().flatten())
     });
     Answer::code(one).number("other_rc", other.unwrap_or(-1))
 }
