@@ -292,7 +292,7 @@ pub struct EventWord {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CommandSlot {
-    /// See [`Command::to_words`].
+    /// See [`Submission::to_words`].
     pub words: [AtomicU64; 8],
 }
 

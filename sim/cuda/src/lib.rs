@@ -4,9 +4,9 @@
 //! `symbol(arguments) => policy`, in the file of its family; the rest answers
 //! `CUDA_ERROR_NOT_SUPPORTED`. What each family does not do is said in `docs/stand-in.md`.
 //!
-//! * [`guard`]: how every call comes in; [`state`]: what the process holds; [`link`]: the device behind.
-//! * [`entry`], [`device`], [`context`], [`memory`], [`vmm`], [`pool`], [`host`], [`pointer`],
-//!   [`copy`], [`fill`], [`stream`], [`event`], [`module`], [`launch`], [`occupancy`]: the families.
+//! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
+//! * `entry`, `device`, `context`, `memory`, `vmm`, `pool`, `host`, `pointer`, `copy`, `fill`,
+//!   `stream`, `event`, `module`, `launch`, `occupancy`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
 //! bookkeeping, never while something waits for the device, and in this order: a device's primary

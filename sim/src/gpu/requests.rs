@@ -1,0 +1,186 @@
+//! Requests on the control socket, and their answers.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
+
+use nix::sys::socket::{MsgFlags, recv};
+
+use super::process::{Device, Process, punch_all};
+use crate::client::{receive, send};
+use crate::hardware::memory::{BlockId, Kind, MemoryError};
+use crate::hardware::{ClientId, ContextId};
+use crate::proto::{ClientPage, LAYOUT, Reply, Request, from_bytes, operation, status, to_bytes};
+use crate::shared::{Access, Mapping, memory_file};
+
+impl Process {
+    /// Reads one request and answers it; a client that is gone or speaks nonsense is ended.
+    pub(super) fn answer(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let mut peek = [0; 1];
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        if let Err(nix::Error::EAGAIN) = recv(client.socket.as_raw_fd(), &mut peek, flags) {
+            return;
+        }
+        let Ok(Some((bytes, _))) = receive(&client.socket) else {
+            return self.end(id);
+        };
+        let request = Request::from_words(&from_bytes(&bytes));
+        // What was submitted before the request happened before it.
+        self.advance();
+        let mut files = Vec::new();
+        let reply = match self.perform(id, &request, &mut files) {
+            Ok(values) => Reply {
+                status: status::OK,
+                reserved: 0,
+                values,
+            },
+            Err(refusal) => Reply {
+                status: refusal,
+                ..Reply::default()
+            },
+        };
+        self.tell();
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let numbers: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        if send(&client.socket, &to_bytes(&reply.to_words()), &numbers).is_err() {
+            self.end(id);
+        }
+    }
+
+    fn perform(
+        &mut self,
+        id: ClientId,
+        request: &Request,
+        files: &mut Vec<OwnedFd>,
+    ) -> Result<[u64; 7], u32> {
+        let [first, second, third, ..] = request.arguments;
+        let mut values = [0; 7];
+        match request.operation {
+            operation::HELLO => values[0] = self.hello(id, first, second == 1, files)?,
+            operation::DEVICE_MEMORY => {
+                let device = self.device(first)?;
+                files.push(copy_of(&device.file)?);
+                values[0] = device.memory.window();
+            }
+            operation::CONTEXT_OPEN => values[0] = self.open_context(id, first)?,
+            operation::CONTEXT_CLOSE => self.close_context(id, ContextId(first))?,
+            operation::ALLOCATE => {
+                let kind = self.kind(id, first, third)?;
+                let placed = self.device(first)?.memory.allocate(id, kind, second);
+                let placed = placed.map_err(|error| refusal(&error))?;
+                values[..3].copy_from_slice(&[placed.block.0, placed.offset, placed.charged_bytes]);
+            }
+            operation::RETAIN => self
+                .device(first)?
+                .memory
+                .retain(id, BlockId(second))
+                .map_err(|error| refusal(&error))?,
+            operation::RELEASE => {
+                let device = self.device(first)?;
+                let freed = device.memory.release(id, BlockId(second));
+                if let Some(range) = freed.map_err(|error| refusal(&error))? {
+                    punch_all(&device.file, &[range]);
+                }
+            }
+            _ => return Err(status::INVALID),
+        }
+        Ok(values)
+    }
+
+    fn hello(
+        &mut self,
+        id: ClientId,
+        layout: u64,
+        computes: bool,
+        files: &mut Vec<OwnedFd>,
+    ) -> Result<u64, u32> {
+        if layout != u64::from(LAYOUT) {
+            return Err(status::INVALID);
+        }
+        files.push(copy_of(&self.board_file)?);
+        let client = self.clients.get_mut(&id).ok_or(status::INVALID)?;
+        if computes {
+            let bytes = size_of::<ClientPage>();
+            let page = memory_file("sluice-sim-client", bytes as u64)
+                .and_then(|file| Ok((Mapping::new(&file, bytes, Access::Write)?, file)));
+            let (page, file) = page.map_err(|_| status::EXHAUSTED)?;
+            client.page = Some(page);
+            client.head = 0;
+            files.push(file);
+            files.push(copy_of(&self.doorbell)?);
+        }
+        Ok(client.slot as u64)
+    }
+
+    fn device(&mut self, index: u64) -> Result<&mut Device, u32> {
+        usize::try_from(index)
+            .ok()
+            .and_then(|index| self.devices.get_mut(index))
+            .ok_or(status::INVALID)
+    }
+
+    fn kind(&self, id: ClientId, device: u64, context: u64) -> Result<Kind, u32> {
+        if context == 0 {
+            return Ok(Kind::Physical);
+        }
+        let context = ContextId(context);
+        let is_own = self.clients.get(&id).is_some_and(|client| {
+            let mut contexts = client.contexts.iter();
+            contexts.any(|(own, on)| *own == context && *on as u64 == device)
+        });
+        is_own
+            .then_some(Kind::Linear(context))
+            .ok_or(status::INVALID)
+    }
+
+    fn open_context(&mut self, id: ClientId, device: u64) -> Result<u64, u32> {
+        let overhead = self.options.context_overhead_bytes;
+        let context = ContextId(self.next_context);
+        let memory = &mut self.device(device)?.memory;
+        memory
+            .charge_context(id, context, overhead)
+            .map_err(|error| refusal(&error))?;
+        let index = usize::try_from(device).map_err(|_| status::INVALID)?;
+        self.next_context += 1;
+        self.engine.open_context(id, context, index);
+        let client = self.clients.get_mut(&id).ok_or(status::INVALID)?;
+        client.contexts.push((context, index));
+        let slot = client.slot;
+        self.board().client[slot].holdings[index]
+            .contexts
+            .fetch_add(1, Ordering::Relaxed);
+        Ok(context.0)
+    }
+
+    fn close_context(&mut self, id: ClientId, context: ContextId) -> Result<(), u32> {
+        let client = self.clients.get_mut(&id).ok_or(status::INVALID)?;
+        let at = client.contexts.iter().position(|(own, _)| *own == context);
+        let (_, index) = client.contexts.remove(at.ok_or(status::INVALID)?);
+        let slot = client.slot;
+        self.engine.close_context(context);
+        let device = &mut self.devices[index];
+        let freed = device.memory.end_context(context);
+        punch_all(&device.file, &freed);
+        self.board().client[slot].holdings[index]
+            .contexts
+            .fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn copy_of(file: &impl AsFd) -> Result<OwnedFd, u32> {
+    file.as_fd()
+        .try_clone_to_owned()
+        .map_err(|_| status::EXHAUSTED)
+}
+
+fn refusal(error: &MemoryError) -> u32 {
+    match error {
+        MemoryError::OutOfMemory { .. } => status::OUT_OF_MEMORY,
+        MemoryError::Size(_) | MemoryError::NoBlock => status::INVALID,
+    }
+}
