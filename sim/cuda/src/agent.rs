@@ -84,6 +84,9 @@ impl Agent {
         action: Action,
         submit: impl FnOnce() -> Result<u64, E>,
     ) -> Result<u64, E> {
+        // Counted before anybody can do it: else its end would take another's count away, and
+        // whoever waits for that other would not look.
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.moves.lock().push_back(Move {
             number,
@@ -100,12 +103,13 @@ impl Agent {
                     own.sequence = *sequence;
                 }
             }
-            Err(_) => moves.retain(|waiting| waiting.number != number),
+            Err(_) => {
+                moves.retain(|waiting| waiting.number != number);
+                self.outstanding.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         drop(moves);
-        if submitted.is_ok() {
-            self.wake();
-        }
+        self.wake();
         submitted
     }
 
@@ -117,6 +121,7 @@ impl Agent {
         submit: impl FnOnce() -> Result<u64, E>,
     ) -> Result<(), E> {
         let sequence = submit()?;
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut calls = self.calls.lock();
         let waiting = calls.entry(slot).or_default();
         let at = waiting.partition_point(|(earlier, _)| *earlier < sequence);
@@ -127,7 +132,6 @@ impl Agent {
     }
 
     fn wake(&self) {
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let _idle = self.idle.lock();
         self.woken.notify_one();
     }
