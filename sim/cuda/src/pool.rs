@@ -22,7 +22,7 @@ use sim::proto::Command;
 use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
 use crate::ranges::{Kind, Range};
 use crate::registry::handle_of;
-use crate::state::{self, Device, Driver, driver};
+use crate::state::{Device, Driver, driver};
 use crate::stream::{self, Flavour, PerThread, Plain, Stream};
 
 /// What a pool reserves at once where that is free.
