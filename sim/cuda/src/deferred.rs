@@ -52,7 +52,7 @@ pub(crate) struct HostCall {
 unsafe impl Send for HostCall {}
 
 /// See the module.
-pub(crate) struct Agent {
+pub(crate) struct Deferred {
     outstanding: AtomicUsize,
     numbers: AtomicU64,
     moves: Mutex<VecDeque<Move>>,
@@ -61,7 +61,7 @@ pub(crate) struct Agent {
     woken: Condvar,
 }
 
-impl Agent {
+impl Deferred {
     /// Nothing to do yet.
     pub(crate) fn new() -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Agent {
         submitted
     }
 
-    /// As [`Agent::submit_move`], for a function of the host's.
+    /// As [`Deferred::submit_move`], for a function of the host's.
     pub(crate) fn submit_call<E>(
         &self,
         slot: u32,
@@ -244,18 +244,18 @@ fn ready_slot(calls: &Calls, compute: &Compute) -> Option<u32> {
     })
 }
 
-/// Starts the agent's thread, with every signal blocked: they are the host's.
-pub(crate) fn start(agent: &Arc<Agent>) -> io::Result<()> {
+/// Starts the thread of deferred work, with every signal blocked: they are the host's.
+pub(crate) fn start(deferred: &Arc<Deferred>) -> io::Result<()> {
     let mut before = SigSet::empty();
     pthread_sigmask(
         SigmaskHow::SIG_SETMASK,
         Some(&SigSet::all()),
         Some(&mut before),
     )?;
-    let agent = Arc::clone(agent);
+    let deferred = Arc::clone(deferred);
     let started = std::thread::Builder::new()
         .name("sluice-sim".to_owned())
-        .spawn(move || agent.run());
+        .spawn(move || deferred.run());
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     started.map(drop)
 }
