@@ -140,7 +140,7 @@ fn memory_is_freed_on_the_device_that_it_lies_on() {
 fn of_many_who_race_for_the_last_bytes_never_two_win() {
     let node = Node::start();
     let tenant = node.tenant("web", "1GiB");
-    for kind in ["linear", "physical"] {
+    for kind in ["linear", "physical", "mapped", "ordered"] {
         let race = format!("race 4 150 600MiB 200 {kind}");
         let mut programs: Vec<Stepper> = (0..4).map(|_| tenant.ready_stepper()).collect();
         for program in &mut programs {
