@@ -165,6 +165,7 @@ impl Context {
             .ranges
             .sweep(|range| range.context == id && !range.is_host());
         crate::host::close_context(driver, id);
+        crate::array::close_context(driver, id);
         let closed = driver.link.close_context(id);
         // The device has told every waiting operation done with the context.
         for (_, lane) in self.lanes.lock().drain(..) {

@@ -1,18 +1,19 @@
 //! Copies. They really move bytes; their time at the device follows from their size.
 //!
 //! A synchronous copy waits for its stream and moves its bytes itself. An asynchronous one from
-//! pageable memory takes the bytes at once; one to pageable memory waits, as drivers do. Arrays are
-//! refused.
+//! pageable memory takes the bytes at once; one to pageable memory waits, as drivers do.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
 
 use ffi::driver::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUdeviceptr_v1,
-    CUmemorytype, CUmemorytype_enum, CUresult, CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY2D_v1, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUDA_MEMCPY3D_v1, CUarray,
+    CUcontext, CUdeviceptr, CUdeviceptr_v1, CUmemorytype, CUmemorytype_enum, CUstream,
 };
 use sim::profile::Profile;
 use sim::proto::Command;
 
+use crate::array::{self, Array};
 use crate::guard::{Answer, INVALID_VALUE, take};
 use crate::link::Link;
 use crate::ranges::{Piece, Place};
@@ -227,7 +228,7 @@ fn later<F: Flavour>(ends: Ends, to: u64, from: u64, bytes: usize, stream: CUstr
     copy::<F>(ends, Mode::Asynchronous, to, from, bytes, stream)
 }
 
-/// One end of a copy of rows and slices.
+/// One end of a copy of rows and slices in memory.
 #[derive(Clone, Copy)]
 struct Grid {
     start: u64,
@@ -235,49 +236,80 @@ struct Grid {
     slice: u64,
 }
 
-impl Grid {
-    fn new(
-        kind: CUmemorytype,
-        host: u64,
-        device: CUdeviceptr,
-        at: [u64; 3],
-        pitch: u64,
-        height: u64,
-    ) -> Answer<Self> {
-        let base = match kind {
-            CUmemorytype_enum::CU_MEMORYTYPE_HOST => host,
+/// One end of a copy of rows and slices.
+enum Side {
+    Memory(Grid),
+    Array(Arc<Array>, [u64; 3]),
+}
+
+/// What a descriptor of a copy says about one end.
+struct End {
+    kind: CUmemorytype,
+    host: u64,
+    device: CUdeviceptr,
+    array: CUarray,
+    at: [u64; 3],
+    pitch: u64,
+    height: u64,
+}
+
+impl End {
+    fn side(&self) -> Answer<Side> {
+        let base = match self.kind {
+            CUmemorytype_enum::CU_MEMORYTYPE_HOST => self.host,
             CUmemorytype_enum::CU_MEMORYTYPE_DEVICE | CUmemorytype_enum::CU_MEMORYTYPE_UNIFIED => {
-                device
+                self.device
             }
             CUmemorytype_enum::CU_MEMORYTYPE_ARRAY => {
-                return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+                return Ok(Side::Array(array::find(self.array)?, self.at));
             }
             _ => return Err(INVALID_VALUE),
         };
-        let slice = pitch.checked_mul(height).ok_or(INVALID_VALUE)?;
-        let [x, y, z] = at;
+        let (pitch, [x, y, z]) = (self.pitch, self.at);
+        let slice = pitch.checked_mul(self.height).ok_or(INVALID_VALUE)?;
         let down = y.checked_mul(pitch).ok_or(INVALID_VALUE)?;
         let deep = z.checked_mul(slice).ok_or(INVALID_VALUE)?;
         let sum = base.checked_add(x).and_then(|sum| sum.checked_add(down));
         let start = sum
             .and_then(|sum| sum.checked_add(deep))
             .ok_or(INVALID_VALUE)?;
-        Ok(Self {
+        Ok(Side::Memory(Grid {
             start,
             pitch,
             slice,
-        })
-    }
-
-    fn row(&self, y: u64, z: u64) -> u64 {
-        self.start + y * self.pitch + z * self.slice
+        }))
     }
 }
 
-/// Copies `size` (bytes of a row, rows, slices) from one grid to another.
+impl Side {
+    /// Whether rows of `width` bytes would overlap.
+    fn is_narrow(&self, width: u64) -> bool {
+        matches!(self, Self::Memory(grid) if grid.pitch < width)
+    }
+
+    /// The bytes of one row.
+    fn row(&self, driver: &Driver, y: u64, z: u64, width: u64) -> Answer<Place> {
+        match self {
+            Self::Memory(grid) => {
+                let start = y
+                    .checked_mul(grid.pitch)
+                    .and_then(|down| grid.start.checked_add(down))
+                    .and_then(|sum| sum.checked_add(z.checked_mul(grid.slice)?))
+                    .ok_or(INVALID_VALUE)?;
+                driver.ranges.resolve(start, width)
+            }
+            Self::Array(array, [first, down, deep]) => {
+                let at = [*first, down.saturating_add(y), deep.saturating_add(z)];
+                array.row(at, width)
+            }
+        }
+    }
+}
+
+/// Copies `size` (bytes of a row, rows, slices) from one side to another.
 fn copy_grid<F: Flavour>(
-    to: Grid,
-    from: Grid,
+    to: &Side,
+    from: &Side,
     size: [usize; 3],
     mode: Mode,
     given: CUstream,
@@ -288,79 +320,165 @@ fn copy_grid<F: Flavour>(
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
-    let is_narrow = |grid: &Grid| height > 1 && grid.pitch < width;
-    if is_narrow(&to) || is_narrow(&from) {
+    if height > 1 && (to.is_narrow(width) || from.is_narrow(width)) {
         return Err(INVALID_VALUE);
     }
     let mut rows = Vec::new();
     for z in 0..depth {
         for y in 0..height {
-            let target = driver.ranges.resolve(to.row(y, z), width)?;
-            rows.push((target, driver.ranges.resolve(from.row(y, z), width)?));
+            let target = to.row(driver, y, z, width)?;
+            rows.push((target, from.row(driver, y, z, width)?));
         }
     }
     let bytes = width * height * depth;
     submit(driver, &stream, Rows { rows, bytes }, mode)
 }
 
+/// Copies bytes between memory and an array, whose bytes are counted row by row.
+pub(crate) fn copy_line<F: Flavour>(
+    to: Line,
+    from: Line,
+    bytes: usize,
+    is_synchronous: bool,
+    given: CUstream,
+) -> Answer {
+    let driver = driver()?;
+    let stream = stream::find::<F>(given)?;
+    let bytes = bytes as u64;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let place = |line: Line| match line {
+        Line::Memory(address) => driver.ranges.resolve(address, bytes),
+        Line::Array(array, offset) => array::find(array)?.line(offset, bytes),
+    };
+    let rows = vec![(place(to)?, place(from)?)];
+    let mode = match is_synchronous {
+        true => Mode::Synchronous,
+        false => Mode::Asynchronous,
+    };
+    submit(driver, &stream, Rows { rows, bytes }, mode)
+}
+
+/// One end of a copy of bytes.
+#[derive(Clone, Copy)]
+pub(crate) enum Line {
+    /// From this address on.
+    Memory(u64),
+    /// From this byte of an array on.
+    Array(CUarray, u64),
+}
+
 fn copy_2d<F: Flavour>(asked: *const CUDA_MEMCPY2D, mode: Mode, stream: CUstream) -> Answer {
-    let asked = take(asked)?;
+    copy_2d_of::<F>(&take(asked)?, mode, stream)
+}
+
+fn copy_2d_of<F: Flavour>(asked: &CUDA_MEMCPY2D, mode: Mode, stream: CUstream) -> Answer {
     let tight = |pitch: usize| if pitch == 0 { asked.WidthInBytes } else { pitch } as u64;
-    let from = Grid::new(
-        asked.srcMemoryType,
-        asked.srcHost as u64,
-        asked.srcDevice,
-        [asked.srcXInBytes as u64, asked.srcY as u64, 0],
-        tight(asked.srcPitch),
-        0,
-    )?;
-    let to = Grid::new(
-        asked.dstMemoryType,
-        asked.dstHost as u64,
-        asked.dstDevice,
-        [asked.dstXInBytes as u64, asked.dstY as u64, 0],
-        tight(asked.dstPitch),
-        0,
-    )?;
-    copy_grid::<F>(
-        to,
-        from,
-        [asked.WidthInBytes, asked.Height, 1],
-        mode,
-        stream,
-    )
+    let from = End {
+        kind: asked.srcMemoryType,
+        host: asked.srcHost as u64,
+        device: asked.srcDevice,
+        array: asked.srcArray,
+        at: [asked.srcXInBytes as u64, asked.srcY as u64, 0],
+        pitch: tight(asked.srcPitch),
+        height: 0,
+    };
+    let to = End {
+        kind: asked.dstMemoryType,
+        host: asked.dstHost as u64,
+        device: asked.dstDevice,
+        array: asked.dstArray,
+        at: [asked.dstXInBytes as u64, asked.dstY as u64, 0],
+        pitch: tight(asked.dstPitch),
+        height: 0,
+    };
+    let size = [asked.WidthInBytes, asked.Height, 1];
+    copy_grid::<F>(&to.side()?, &from.side()?, size, mode, stream)
+}
+
+/// The first interface's sizes and addresses have 32 bits.
+fn copy_2d_v1(asked: *const CUDA_MEMCPY2D_v1, mode: Mode, stream: CUstream) -> Answer {
+    let asked = take(asked)?;
+    let plain = CUDA_MEMCPY2D {
+        srcXInBytes: size(asked.srcXInBytes),
+        srcY: size(asked.srcY),
+        srcMemoryType: asked.srcMemoryType,
+        srcHost: asked.srcHost,
+        srcDevice: wide(asked.srcDevice),
+        srcArray: asked.srcArray,
+        srcPitch: size(asked.srcPitch),
+        dstXInBytes: size(asked.dstXInBytes),
+        dstY: size(asked.dstY),
+        dstMemoryType: asked.dstMemoryType,
+        dstHost: asked.dstHost,
+        dstDevice: wide(asked.dstDevice),
+        dstArray: asked.dstArray,
+        dstPitch: size(asked.dstPitch),
+        WidthInBytes: size(asked.WidthInBytes),
+        Height: size(asked.Height),
+    };
+    copy_2d_of::<Plain>(&plain, mode, stream)
 }
 
 fn copy_3d<F: Flavour>(asked: *const CUDA_MEMCPY3D, mode: Mode, stream: CUstream) -> Answer {
     let asked = take(asked)?;
     let tight = |pitch: usize| if pitch == 0 { asked.WidthInBytes } else { pitch } as u64;
     let tall = |height: usize| if height == 0 { asked.Height } else { height } as u64;
-    let from = Grid::new(
-        asked.srcMemoryType,
-        asked.srcHost as u64,
-        asked.srcDevice,
-        [
-            asked.srcXInBytes as u64,
-            asked.srcY as u64,
-            asked.srcZ as u64,
-        ],
-        tight(asked.srcPitch),
-        tall(asked.srcHeight),
-    )?;
-    let to = Grid::new(
-        asked.dstMemoryType,
-        asked.dstHost as u64,
-        asked.dstDevice,
-        [
-            asked.dstXInBytes as u64,
-            asked.dstY as u64,
-            asked.dstZ as u64,
-        ],
-        tight(asked.dstPitch),
-        tall(asked.dstHeight),
-    )?;
+    let at = |x: usize, y: usize, z: usize| [x as u64, y as u64, z as u64];
+    let from = End {
+        kind: asked.srcMemoryType,
+        host: asked.srcHost as u64,
+        device: asked.srcDevice,
+        array: asked.srcArray,
+        at: at(asked.srcXInBytes, asked.srcY, asked.srcZ),
+        pitch: tight(asked.srcPitch),
+        height: tall(asked.srcHeight),
+    };
+    let to = End {
+        kind: asked.dstMemoryType,
+        host: asked.dstHost as u64,
+        device: asked.dstDevice,
+        array: asked.dstArray,
+        at: at(asked.dstXInBytes, asked.dstY, asked.dstZ),
+        pitch: tight(asked.dstPitch),
+        height: tall(asked.dstHeight),
+    };
     let size = [asked.WidthInBytes, asked.Height, asked.Depth];
-    copy_grid::<F>(to, from, size, mode, stream)
+    copy_grid::<F>(&to.side()?, &from.side()?, size, mode, stream)
+}
+
+/// The first interface's sizes and addresses have 32 bits.
+fn copy_3d_v1(asked: *const CUDA_MEMCPY3D_v1, mode: Mode, stream: CUstream) -> Answer {
+    let asked = take(asked)?;
+    let plain = CUDA_MEMCPY3D {
+        srcXInBytes: size(asked.srcXInBytes),
+        srcY: size(asked.srcY),
+        srcZ: size(asked.srcZ),
+        srcLOD: size(asked.srcLOD),
+        srcMemoryType: asked.srcMemoryType,
+        srcHost: asked.srcHost,
+        srcDevice: wide(asked.srcDevice),
+        srcArray: asked.srcArray,
+        reserved0: std::ptr::null_mut(),
+        srcPitch: size(asked.srcPitch),
+        srcHeight: size(asked.srcHeight),
+        dstXInBytes: size(asked.dstXInBytes),
+        dstY: size(asked.dstY),
+        dstZ: size(asked.dstZ),
+        dstLOD: size(asked.dstLOD),
+        dstMemoryType: asked.dstMemoryType,
+        dstHost: asked.dstHost,
+        dstDevice: wide(asked.dstDevice),
+        dstArray: asked.dstArray,
+        reserved1: std::ptr::null_mut(),
+        dstPitch: size(asked.dstPitch),
+        dstHeight: size(asked.dstHeight),
+        WidthInBytes: size(asked.WidthInBytes),
+        Height: size(asked.Height),
+        Depth: size(asked.Depth),
+    };
+    copy_3d::<Plain>(&raw const plain, mode, stream)
 }
 
 /// The contexts say what the addresses say already.
@@ -461,6 +579,11 @@ driver! {
         check_contexts(to_context, from_context)?;
         later::<PerThread>(Ends::DeviceToDevice, to, from, bytes, stream)
     };
+    cuMemcpy2D(p_copy: *const CUDA_MEMCPY2D_v1) => |asked| copy_2d_v1(asked, Mode::Synchronous, std::ptr::null_mut());
+    cuMemcpy2DUnaligned(p_copy: *const CUDA_MEMCPY2D_v1) => |asked| copy_2d_v1(asked, Mode::Synchronous, std::ptr::null_mut());
+    cuMemcpy2DAsync(p_copy: *const CUDA_MEMCPY2D_v1, h_stream: CUstream) => |asked, stream| copy_2d_v1(asked, Mode::Asynchronous, stream);
+    cuMemcpy3D(p_copy: *const CUDA_MEMCPY3D_v1) => |asked| copy_3d_v1(asked, Mode::Synchronous, std::ptr::null_mut());
+    cuMemcpy3DAsync(p_copy: *const CUDA_MEMCPY3D_v1, h_stream: CUstream) => |asked, stream| copy_3d_v1(asked, Mode::Asynchronous, stream);
     cuMemcpy2D_v2(p_copy: *const CUDA_MEMCPY2D) => |asked| copy_2d::<Plain>(asked, Mode::Synchronous, std::ptr::null_mut());
     cuMemcpy2D_v2_ptds(p_copy: *const CUDA_MEMCPY2D) => |asked| copy_2d::<PerThread>(asked, Mode::Synchronous, std::ptr::null_mut());
     cuMemcpy2DUnaligned_v2(p_copy: *const CUDA_MEMCPY2D) => |asked| copy_2d::<Plain>(asked, Mode::Synchronous, std::ptr::null_mut());

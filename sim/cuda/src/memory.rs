@@ -10,8 +10,10 @@ use std::os::fd::AsFd;
 use ffi::driver::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use parking_lot::Mutex;
+use sim::client::Block;
 use sim::proto::Command;
 
+use crate::context::Context;
 use crate::guard::{Answer, INVALID_VALUE, Out, put};
 use crate::link::Link;
 use crate::ranges::{Kind, Range, Ranges};
@@ -43,16 +45,7 @@ pub(crate) fn allocate_linear(
     let context = state::current()?;
     let device = &driver.devices[context.device];
     let window = device.window(driver)?;
-    let allocate = || driver.link.allocate(context.device, bytes, context.id);
-    let block = allocate().or_else(|code| {
-        // Frees that streams have reached may be all that is missing.
-        driver.settle();
-        if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            allocate()
-        } else {
-            Err(code)
-        }
-    })?;
+    let block = allocate_block(driver, &context, bytes)?;
     let placed = window.bytes_at(block.offset, bytes).and_then(|reach| {
         let start = if is_low {
             low_address(&driver.ranges, bytes)?
@@ -89,6 +82,33 @@ pub(crate) fn allocate_linear(
     }
     driver.ranges.add(range);
     Ok(range)
+}
+
+/// A block of the context's.
+fn allocate_block(driver: &Driver, context: &Context, bytes: u64) -> Answer<Block> {
+    let allocate = || driver.link.allocate(context.device, bytes, context.id);
+    allocate().or_else(|code| {
+        // Frees that streams have reached may be all that is missing.
+        driver.settle();
+        if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            allocate()
+        } else {
+            Err(code)
+        }
+    })
+}
+
+/// Takes `bytes` of a context's memory that have no address: the block, and where its bytes lie.
+pub(crate) fn take_block(driver: &Driver, context: &Context, bytes: u64) -> Answer<(u64, *mut u8)> {
+    let window = driver.devices[context.device].window(driver)?;
+    let block = allocate_block(driver, context, bytes)?;
+    match window.bytes_at(block.offset, bytes) {
+        Ok(reach) => Ok((block.id, reach)),
+        Err(code) => {
+            driver.link.release(context.device, block.id)?;
+            Err(code)
+        }
+    }
 }
 
 /// Reserves what is free below 4 GiB.

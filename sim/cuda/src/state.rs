@@ -9,6 +9,7 @@ use ffi::driver::CUresult;
 use parking_lot::Mutex;
 use sim::shared::Mapping;
 
+use crate::array::{Array, Mipmap};
 use crate::context::{Context, Primary};
 use crate::deferred::Deferred;
 use crate::event::Event;
@@ -96,6 +97,10 @@ pub(crate) struct Driver {
     pub(crate) pools: Registry<Pool>,
     /// Physical memory handles.
     pub(crate) physicals: Registry<Physical>,
+    /// Arrays, levels of mipmapped ones among them.
+    pub(crate) arrays: Registry<Array>,
+    /// Mipmapped arrays.
+    pub(crate) mipmaps: Registry<Mipmap>,
     /// The last number given to a context, stream or allocation.
     numbers: AtomicU64,
 }
@@ -165,6 +170,8 @@ impl Driver {
             kernels: Registry::new(),
             pools: Registry::new(),
             physicals: Registry::new(),
+            arrays: Registry::new(),
+            mipmaps: Registry::new(),
             numbers: AtomicU64::new(0),
         }
     }

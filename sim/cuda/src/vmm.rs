@@ -26,13 +26,28 @@ const READ_WRITE: u32 = 3;
 
 /// Physical memory.
 pub(crate) struct Physical {
-    device: usize,
+    /// Its device.
+    pub(crate) device: usize,
     block: u64,
-    bytes: u64,
-    offset: u64,
+    /// Bytes.
+    pub(crate) bytes: u64,
+    /// Where it lies in the device's file.
+    pub(crate) offset: u64,
     property: Property,
     /// Handles that the host holds.
     handles: AtomicU32,
+}
+
+impl Physical {
+    /// Keeps it alive, as a mapping does.
+    pub(crate) fn hold(&self, driver: &Driver) -> Answer {
+        driver.link.retain(self.device, self.block)
+    }
+
+    /// Ends what [`Physical::hold`] began.
+    pub(crate) fn let_go(&self, driver: &Driver) -> Answer {
+        driver.link.release(self.device, self.block)
+    }
 }
 
 /// What the host asked for, as it is given back.
@@ -116,7 +131,11 @@ fn create(
     Ok(())
 }
 
-fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<Physical>> {
+/// The memory behind a handle.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<Physical>> {
     driver
         .physicals
         .find(handle as usize as *mut c_void)

@@ -155,6 +155,9 @@ plays! {
     the_launch_call_blocks_when_a_thousand_wait
     a_launch_that_cannot_be_is_refused
     kernels_of_libraries_launch_like_functions
+    arrays_take_their_padded_size_and_move_bytes
+    an_array_without_backing_takes_nothing_until_it_is_mapped
+    a_mipmapped_array_has_its_levels_until_its_context_ends
     a_pointer_says_what_it_is
     made_up_and_stale_handles_are_errors
     a_forked_child_is_not_initialised

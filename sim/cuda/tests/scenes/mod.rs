@@ -1325,3 +1325,151 @@ fn cudarc_computes() {
     assert!(lane.alloc_zeros::<u8>(9 << 30).is_err());
     lane.synchronize().unwrap();
 }
+
+fn picture(size: [usize; 3], flags: c_uint) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: size[0],
+        Height: size[1],
+        Depth: size[2],
+        Format: CUarray_format_enum::CU_AD_FORMAT_FLOAT,
+        NumChannels: 4,
+        Flags: flags,
+    }
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn arrays_take_their_padded_size_and_move_bytes() {
+    context();
+    let mut array = null_mut();
+    ok!(cuArray3DCreate_v2(&mut array, &picture([100, 10, 3], 0)));
+    // 1600 B are 13 times 128 B; 10 rows are 16; three slices of 26,624 B are two tiles of 64 KiB.
+    assert_eq!(free_bytes(), 8 * GIB - (128 << 10));
+    let mut known = picture([0; 3], 0);
+    ok!(cuArray3DGetDescriptor_v2(&mut known, array));
+    assert_eq!((known.Width, known.Height, known.Depth), (100, 10, 3));
+    let data: Vec<u8> = (0..1600 * 30)
+        .map(|index| (index * 7 % 251) as u8)
+        .collect();
+    let mut copy: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
+    copy.srcMemoryType = CUmemorytype_enum::CU_MEMORYTYPE_HOST;
+    copy.srcHost = data.as_ptr().cast();
+    copy.dstMemoryType = CUmemorytype_enum::CU_MEMORYTYPE_ARRAY;
+    copy.dstArray = array;
+    (copy.WidthInBytes, copy.Height, copy.Depth) = (1600, 10, 3);
+    ok!(cuMemcpy3D_v2(&copy));
+    let mut back = vec![0u8; data.len()];
+    ok!(cuMemcpyAtoH_v2(
+        back.as_mut_ptr().cast(),
+        array,
+        0,
+        data.len()
+    ));
+    assert!(data == back);
+    let line = allocate(4000);
+    ok!(cuMemcpyAtoD_v2(line, array, 1000, 4000));
+    back.fill(0);
+    ok!(cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), line, 4000));
+    assert_eq!(back[..4000], data[1000..5000]);
+    ok!(cuMemcpyHtoA_v2(array, 1599, c"xy".as_ptr().cast(), 2));
+    let mut two: CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
+    two.srcMemoryType = CUmemorytype_enum::CU_MEMORYTYPE_ARRAY;
+    two.srcArray = array;
+    two.srcY = 1;
+    two.dstMemoryType = CUmemorytype_enum::CU_MEMORYTYPE_HOST;
+    two.dstHost = back.as_mut_ptr().cast();
+    (two.WidthInBytes, two.Height) = (2, 1);
+    ok!(cuMemcpy2D_v2(&two));
+    assert_eq!(back[..2], [b'y', data[1601]]);
+    two.srcXInBytes = 1599;
+    fails!(cuMemcpy2D_v2(&two), CUDA_ERROR_INVALID_VALUE);
+    fails!(
+        cuMemcpyAtoD_v2(line, array, 1600 * 30 - 1, 2),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    let mut untouched = number(0xaaaa).cast();
+    let huge = picture([131_072, 65_536, 0], 0);
+    fails!(
+        cuArray3DCreate_v2(&mut untouched, &huge),
+        CUDA_ERROR_OUT_OF_MEMORY
+    );
+    assert_eq!(untouched, number(0xaaaa).cast());
+    ok!(cuArrayDestroy(array));
+    fails!(cuArrayDestroy(array), CUDA_ERROR_INVALID_HANDLE);
+    ok!(cuMemFree_v2(line));
+    assert_eq!(free_bytes(), 8 * GIB);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn an_array_without_backing_takes_nothing_until_it_is_mapped() {
+    context();
+    let mut array = null_mut();
+    let deferred = picture([256, 256, 0], CUDA_ARRAY3D_DEFERRED_MAPPING);
+    ok!(cuArray3DCreate_v2(&mut array, &deferred));
+    assert_eq!(free_bytes(), 8 * GIB);
+    let mut needed: CUDA_ARRAY_MEMORY_REQUIREMENTS = unsafe { std::mem::zeroed() };
+    ok!(cuArrayGetMemoryRequirements(&mut needed, array, 0));
+    assert_eq!(needed.size, MIB);
+    let byte = [7u8];
+    let put = || unsafe { cuMemcpyHtoA_v2(array, 5, byte.as_ptr().cast(), 1) };
+    assert_eq!(put(), Code::CUDA_ERROR_INVALID_VALUE);
+    let handle = physical(2 * MIB).unwrap();
+    let mut info: CUarrayMapInfo = unsafe { std::mem::zeroed() };
+    info.resource.array = array;
+    info.memOperationType = CUmemOperationType_enum::CU_MEM_OPERATION_TYPE_MAP;
+    info.memHandle.memHandle = handle;
+    info.deviceBitMask = 1;
+    ok!(cuMemMapArrayAsync(&mut info, 1, null_mut()));
+    assert_eq!(put(), Code::CUDA_SUCCESS);
+    ok!(cuMemRelease(handle));
+    assert_eq!(free_bytes(), 8 * GIB - 2 * MIB);
+    ok!(cuArrayDestroy(array));
+    assert_eq!(free_bytes(), 8 * GIB);
+    let mut plain = null_mut();
+    ok!(cuArray3DCreate_v2(&mut plain, &picture([256, 256, 0], 0)));
+    fails!(
+        cuArrayGetMemoryRequirements(&mut needed, plain, 0),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    ok!(cuArray3DCreate_v2(
+        &mut array,
+        &picture([256, 256, 0], CUDA_ARRAY3D_SPARSE)
+    ));
+    let mut tiles: CUDA_ARRAY_SPARSE_PROPERTIES = unsafe { std::mem::zeroed() };
+    ok!(cuArrayGetSparseProperties(&mut tiles, array));
+    assert_eq!((tiles.tileExtent.width, tiles.tileExtent.height), (64, 64));
+    assert_eq!(free_bytes(), 8 * GIB - MIB);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn a_mipmapped_array_has_its_levels_until_its_context_ends() {
+    context();
+    let mut own = null_mut();
+    ok!(cuCtxCreate_v2(&mut own, 0, 0));
+    let mut mipmap = null_mut();
+    ok!(cuMipmappedArrayCreate(
+        &mut mipmap,
+        &picture([256, 256, 0], 0),
+        99
+    ));
+    // 1 MiB, 256 KiB, and seven levels of a tile each.
+    assert_eq!(free_bytes(), 8 * GIB - MIB - (256 << 10) - 7 * (64 << 10));
+    let (mut level, mut known) = (null_mut(), picture([0; 3], 0));
+    ok!(cuMipmappedArrayGetLevel(&mut level, mipmap, 8));
+    ok!(cuArray3DGetDescriptor_v2(&mut known, level));
+    assert_eq!((known.Width, known.Height), (1, 1));
+    fails!(
+        cuMipmappedArrayGetLevel(&mut level, mipmap, 9),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    fails!(cuArrayDestroy(level), CUDA_ERROR_INVALID_HANDLE);
+    let (texel, mut back) = ([3u8; 16], [0u8; 16]);
+    ok!(cuMemcpyHtoA_v2(level, 0, texel.as_ptr().cast(), 16));
+    ok!(cuMemcpyAtoH_v2(back.as_mut_ptr().cast(), level, 0, 16));
+    assert_eq!(back, texel);
+    ok!(cuCtxDestroy_v2(own));
+    assert_eq!(free_bytes(), 8 * GIB);
+    fails!(cuMipmappedArrayDestroy(mipmap), CUDA_ERROR_INVALID_HANDLE);
+}
