@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
-use support::{GIB, MIB, Node, Program, python, succeed};
+use support::{GIB, MIB, Node, Program, finish, python, succeed};
 
 /// Importing and compiling takes its time on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
@@ -169,4 +169,19 @@ fn two_programs_of_different_kinds_share_one_cap() {
     let printed = succeed(&mut tenant.command(Program::Cudarc.path()), BOUND);
     let expected = format!("{GIB} {} true true", 512 * MIB);
     assert_eq!(printed.trim(), expected);
+}
+
+#[test]
+fn a_program_that_runs_well_hears_nothing_from_us() {
+    let node = Node::start();
+    let tenant = node.tenant("web", "1GiB");
+    for program in [Program::Cudarc, Program::NvmlWrapper] {
+        let output = finish(&mut tenant.command(program.path()), BOUND);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{program:?}");
+        assert_eq!(
+            output.stdout.iter().filter(|byte| **byte == b'\n').count(),
+            1
+        );
+    }
 }

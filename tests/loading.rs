@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use support::stepper::{POISON, number, program};
 use support::{
-    GIB, MIB, Node, PATIENCE, Program, Stepper, Tenant, elf, finish, libraries, python, shim,
-    sluice, stand_in, succeed,
+    GIB, MIB, Node, PATIENCE, Program, Setup, Stepper, Tenant, elf, finish, libraries, python,
+    shim, sluice, stand_in, succeed,
 };
 
 /// `NVML_ERROR_LIBRARY_NOT_FOUND`.
@@ -59,6 +59,25 @@ fn every_name_and_every_look_up_leads_to_the_cap() {
     ] {
         assert_capped(stepper_with(&tenant, options), GIB, &format!("{options:?}"));
         node.wait_for_used("web", 0, PATIENCE);
+    }
+}
+
+#[test]
+fn whatever_version_the_driver_is_the_cap_holds() {
+    for version in ["535", "550", "555", "570", "580", "615"] {
+        let node = Node::with(&Setup {
+            gpu: vec!["--driver-version", version],
+            ..Setup::default()
+        });
+        let tenant = node.tenant("web", "1GiB");
+        let (mut with, mut without) = (tenant.stepper(), node.hardware.stepper());
+        assert_eq!(with.ok("version"), without.ok("version"), "{version}");
+        assert_capped(with, GIB, version);
+        assert_capped(
+            stepper_with(&tenant, &["--via", "proc-address"]),
+            GIB,
+            version,
+        );
     }
 }
 

@@ -6,7 +6,7 @@
 mod support;
 
 use std::time::Duration;
-use support::stepper::number;
+use support::stepper::{POISON, number};
 use support::{GIB, MIB, Node, Setup, Stepper, eventually};
 
 /// How soon memory of a dead process must be back.
@@ -140,7 +140,7 @@ fn memory_is_freed_on_the_device_that_it_lies_on() {
 fn of_many_who_race_for_the_last_bytes_never_two_win() {
     let node = Node::start();
     let tenant = node.tenant("web", "1GiB");
-    for kind in ["linear", "physical"] {
+    for kind in ["linear", "physical", "mapped", "ordered"] {
         let race = format!("race 4 150 600MiB 200 {kind}");
         let mut programs: Vec<Stepper> = (0..4).map(|_| tenant.ready_stepper()).collect();
         for program in &mut programs {
@@ -338,6 +338,35 @@ fn outputs_that_nobody_asked_for_may_be_null() {
     assert_eq!(number(&ours, "free") as u64, GIB);
     with.ok("alloc a 8MiB");
     assert_eq!(number(&with.ok("range a"), "bytes") as u64, 8 * MIB);
+    for (name, is_known) in [("cuMemAlloc", true), ("cuNoSuchFunction", false)] {
+        let step = format!("lookup-briefly {name}");
+        let (ours, theirs) = (with.step(&step), without.step(&step));
+        assert_eq!(ours["rc"], theirs["rc"], "{step}");
+        assert_eq!(number_is_set(&ours), is_known, "{step}: {ours}");
+        assert_eq!(number_is_set(&theirs), is_known, "{step}: {theirs}");
+    }
+}
+
+/// Whether a look-up found something.
+fn number_is_set(answer: &serde_json::Value) -> bool {
+    !matches!(answer["address"].as_u64(), None | Some(0 | POISON))
+}
+
+#[test]
+fn a_cap_smaller_than_a_context_is_shown_as_it_is() {
+    let node = Node::with(&Setup {
+        gpu: vec!["--context-overhead", "345MiB"],
+        ..Setup::default()
+    });
+    let mut program = node.ready_stepper("web", "300MiB");
+    program.ok("nvml-init");
+    for step in ["info", "nvml-memory 0", "nvml-memory-v2 0"] {
+        let seen = program.ok(step);
+        let (free, total) = (number(&seen, "free"), number(&seen, "total"));
+        assert_eq!(total as u64, 300 * MIB, "{step}: {seen}");
+        assert!((0..=total).contains(&free), "{step}: {seen}");
+    }
+    program.refused("alloc a 301MiB");
 }
 
 #[test]

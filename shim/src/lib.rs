@@ -35,6 +35,8 @@ mod attach;
 mod blocks;
 mod claim;
 mod context;
+#[cfg(test)]
+mod coverage;
 mod device;
 mod discovery;
 mod fork;

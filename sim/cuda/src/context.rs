@@ -168,7 +168,7 @@ impl Context {
         let closed = driver.link.close_context(id);
         // The device has told every waiting operation done with the context.
         for (_, lane) in self.lanes.lock().drain(..) {
-            driver.agent.forget(lane.slot);
+            driver.deferred.forget(lane.slot);
             driver.lanes.retire(lane);
         }
         closed

@@ -183,7 +183,7 @@ fn submit(driver: &'static Driver, stream: &Stream, rows: Rows, mode: Mode) -> A
     };
     let slot = stream.lane.slot;
     let submitted = driver
-        .agent
+        .deferred
         .submit_move(slot, action, || stream.submit(driver, copy));
     submitted.map(drop)
 }

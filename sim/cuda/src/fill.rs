@@ -107,7 +107,7 @@ fn fill_rows<F: Flavour>(
     };
     let slot = stream.lane.slot;
     let submitted = driver
-        .agent
+        .deferred
         .submit_move(slot, Box::new(write), || stream.submit(driver, copy));
     submitted.map(drop)
 }

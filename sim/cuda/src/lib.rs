@@ -15,9 +15,9 @@
 #[macro_use]
 mod guard;
 
-mod agent;
 mod context;
 mod copy;
+mod deferred;
 mod device;
 mod entry;
 mod event;

@@ -276,7 +276,7 @@ pub(crate) fn free_in_order(
     });
     let slot = stream.lane.slot;
     let submitted = driver
-        .agent
+        .deferred
         .submit_move(slot, action, || stream.submit(driver, mark));
     Some(submitted.map(drop))
 }

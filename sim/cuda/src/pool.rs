@@ -22,7 +22,7 @@ use sim::proto::Command;
 use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
 use crate::ranges::{Kind, Range};
 use crate::registry::handle_of;
-use crate::state::{self, Device, Driver, driver};
+use crate::state::{Device, Driver, driver};
 use crate::stream::{self, Flavour, PerThread, Plain, Stream};
 
 /// What a pool reserves at once where that is free.
@@ -262,26 +262,35 @@ pub(crate) fn trim_all(driver: &Driver) {
     }
 }
 
-/// `cuMemFree` of a piece of a pool: waits for nobody, as the API says of such memory.
+/// `cuMemFree` of a piece of a pool: waits for nobody, and nobody for it. That its uses have ended
+/// is the caller's duty.
 pub(crate) fn free_now(driver: &Driver, address: u64) -> Answer {
-    let stream = state::current()?.legacy(driver)?;
-    free(driver, &stream, address)
+    give_back(driver, address, |_| Ok((0, 0)))
 }
 
 fn free(driver: &Driver, stream: &Stream, address: u64) -> Answer {
+    give_back(driver, address, |driver| {
+        let mark = Command::Mark {
+            event: u32::MAX,
+            generation: 0,
+        };
+        Ok((stream.lane.slot, stream.submit(driver, mark)?))
+    })
+}
+
+/// Gives a piece back to its pool, to be used by others when the operation that `mark` names is done.
+fn give_back(
+    driver: &Driver,
+    address: u64,
+    mark: impl FnOnce(&Driver) -> Answer<(u32, u64)>,
+) -> Answer {
     let is_piece = |range: &Range| range.kind == Kind::Pool;
-    let range = driver
-        .ranges
-        .remove(address, is_piece)
-        .ok_or(INVALID_VALUE)?;
+    let range = driver.ranges.remove(address, is_piece);
+    let range = range.ok_or(INVALID_VALUE)?;
     let pool = driver.pools.find(range.extra as usize as *mut c_void);
     let pool = pool.ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
-    let mark = Command::Mark {
-        event: u32::MAX,
-        generation: 0,
-    };
-    let sequence = stream.submit(driver, mark)?;
-    pool.take_back(&range, stream.lane.slot, sequence);
+    let (slot, sequence) = mark(driver)?;
+    pool.take_back(&range, slot, sequence);
     if pool.contents.lock().is_destroyed {
         end_if_unused(driver, &pool)?;
     }

@@ -9,8 +9,8 @@ use ffi::driver::CUresult;
 use parking_lot::Mutex;
 use sim::shared::Mapping;
 
-use crate::agent::Agent;
 use crate::context::{Context, Primary};
+use crate::deferred::Deferred;
 use crate::event::Event;
 use crate::guard::Answer;
 use crate::link::Link;
@@ -77,7 +77,7 @@ pub(crate) struct Driver {
     /// Streams as the device knows them.
     pub(crate) lanes: Lanes,
     /// What is to be done when the device has got there.
-    pub(crate) agent: Arc<Agent>,
+    pub(crate) deferred: Arc<Deferred>,
     /// Contexts.
     pub(crate) contexts: Registry<Context>,
     /// Streams that the host has made.
@@ -131,7 +131,7 @@ pub(crate) fn initialise() -> Answer {
     }
     let driver = Driver::new(Link::connect()?);
     let driver = DRIVER.get_or_init(|| driver);
-    crate::agent::start(&driver.agent).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    crate::deferred::start(&driver.deferred).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
     // SAFETY: the handler is a function of this library that does what a fork handler may.
     let registered = unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     if registered != 0 {
@@ -155,7 +155,7 @@ impl Driver {
             devices,
             ranges: Ranges::new(),
             lanes: Lanes::new(),
-            agent: Arc::new(Agent::new()),
+            deferred: Arc::new(Deferred::new()),
             contexts: Registry::new(),
             streams: Registry::new(),
             events: Registry::new(),
@@ -195,7 +195,7 @@ impl Driver {
 
     /// Does what has come due in this process: moves bytes, gives unused pool memory back.
     pub(crate) fn settle(&self) {
-        self.agent.settle(&self.link);
+        self.deferred.settle(&self.link);
         crate::pool::trim_all(self);
     }
 }

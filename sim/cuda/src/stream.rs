@@ -19,8 +19,8 @@ use ffi::driver::{
 use parking_lot::Mutex;
 use sim::proto::{Command, MAX_STREAMS};
 
-use crate::agent::HostCall;
 use crate::context::Context;
+use crate::deferred::HostCall;
 use crate::guard::{Answer, INVALID_VALUE, put};
 use crate::registry::handle_of;
 use crate::state::{self, Driver, driver};
@@ -421,8 +421,8 @@ fn submit_call(stream: &Stream, call: HostCall) -> Answer {
         unsafe { (call.function)(call.argument) };
         return Ok(());
     }
-    let agent = &driver.agent;
-    agent.submit_call(stream.lane.slot, call, || {
+    let deferred = &driver.deferred;
+    deferred.submit_call(stream.lane.slot, call, || {
         stream.submit(driver, Command::Host)
     })
 }

@@ -1,8 +1,8 @@
 //! The `gpu` process: sockets, rings, deaths.
 //!
 //! One thread. It takes submissions from the clients' rings in the order of their times, lets the
-//! [`Engine`](crate::hardware::engine::Engine) decide, writes what happened into the clients' pages, and sleeps until the engine's
-//! next event, a doorbell, a request or a death.
+//! [`Engine`](crate::hardware::engine::Engine) decide, writes what happened into the clients' pages,
+//! and sleeps until the engine's next event, a doorbell, a request or a death.
 //!
 //! A client is gone when its connection or its process ends, whichever comes first: a forked child
 //! that inherits the connection does not keep its parent's memory.

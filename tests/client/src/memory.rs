@@ -4,6 +4,7 @@ use crate::answer::Answer;
 use crate::native::Library;
 use crate::steps::{POISON, Stepper, number};
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`.
 const LOCATIONS: [(&str, u32); 3] = [("device", 1), ("host", 2), ("host-numa", 3)];
@@ -301,10 +302,14 @@ fn register(driver: &Library, bytes: u64) -> Answer {
 
 /// Two threads give the same value back at the same time.
 fn together(stepper: &Stepper, driver: &Library, symbol: &str, value: u64) -> Answer {
-    let barrier = std::sync::Barrier::new(2);
+    // Spinning, and not a barrier that sleeps: the second must not begin when the first is done.
+    let ready = AtomicU32::new(0);
     let give_back = || {
         driver.call("cuCtxSetCurrent", &[stepper.context]);
-        barrier.wait();
+        ready.fetch_add(1, Ordering::SeqCst);
+        while ready.load(Ordering::SeqCst) < 2 {
+            std::hint::spin_loop();
+        }
         driver.call(symbol, &[value, 0])
     };
     let (one, other) = std::thread::scope(|scope| {

@@ -52,8 +52,26 @@ pub(crate) struct Hammer {
 /// How memory is asked for in a race.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
+    /// `cuMemAlloc`.
     Linear,
+    /// A handle.
     Physical,
+    /// A mapping whose handle has been released.
+    Mapped,
+    /// In stream order, on the default stream.
+    Ordered,
+}
+
+impl Kind {
+    fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "linear" => Ok(Self::Linear),
+            "physical" => Ok(Self::Physical),
+            "mapped" => Ok(Self::Mapped),
+            "ordered" => Ok(Self::Ordered),
+            other => Err(format!("unknown kind: {other}")),
+        }
+    }
 }
 
 /// Does one step of this family.
@@ -75,11 +93,7 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
             Ok(Answer::code(Some(0)))
         }
         ["race", threads, rounds, bytes, hold_us, kind] => {
-            let kind = match *kind {
-                "linear" => Kind::Linear,
-                "physical" => Kind::Physical,
-                other => return Err(format!("unknown kind: {other}")),
-            };
+            let kind = Kind::named(kind)?;
             let hold = Duration::from_micros(number(hold_us)?);
             let counts = [number(threads)?, number(rounds)?, number(bytes)?];
             Ok(race(&driver, context, counts, hold, kind))
@@ -91,12 +105,12 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
             number(most)?,
         )),
         ["rounds", rounds, bytes] => {
-            let tally = Tally::default();
+            let (tally, bytes) = (Tally::default(), number(bytes)?);
             for _ in 0..number(rounds)? {
-                let (code, value) = take(&driver, Kind::Linear, number(bytes)?);
+                let (code, value) = take(&driver, Kind::Linear, bytes);
                 tally.count(code);
                 if code == Some(0) {
-                    give_back(&driver, Kind::Linear, value);
+                    give_back(&driver, Kind::Linear, value, bytes);
                 }
             }
             Ok(tally.answer())
@@ -110,20 +124,46 @@ fn take(driver: &Library, kind: Kind, bytes: u64) -> (Option<i32>, u64) {
     let mut out = 0u64;
     let code = match kind {
         Kind::Linear => driver.call("cuMemAlloc_v2", &[&raw mut out as u64, bytes]),
-        Kind::Physical => {
+        Kind::Ordered => driver.call("cuMemAllocAsync", &[&raw mut out as u64, bytes, 0]),
+        Kind::Physical | Kind::Mapped => {
             // `CUmemAllocationProp`: pinned, on device 0.
             let prop: [u32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
             let words = [&raw mut out as u64, bytes, prop.as_ptr() as u64, 0];
             driver.call("cuMemCreate", &words)
         }
     };
-    (code, out)
+    match kind {
+        Kind::Mapped if code == Some(0) => map_and_release(driver, out, bytes),
+        _ => (code, out),
+    }
 }
 
-fn give_back(driver: &Library, kind: Kind, value: u64) -> Option<i32> {
+/// Maps `handle` somewhere and lets go of it: the mapping alone keeps the memory.
+fn map_and_release(driver: &Library, handle: u64, bytes: u64) -> (Option<i32>, u64) {
+    let mut range = 0u64;
+    let words = [&raw mut range as u64, bytes, 0, 0, 0];
+    let reserved = driver.call("cuMemAddressReserve", &words);
+    let mapped = driver.call("cuMemMap", &[range, bytes, 0, handle, 0]);
+    let released = driver.call("cuMemRelease", &[handle]);
+    let all = [reserved, mapped, released];
+    let worst = all.into_iter().find(|code| *code != Some(0));
+    (worst.unwrap_or(Some(0)), range)
+}
+
+fn give_back(driver: &Library, kind: Kind, value: u64, bytes: u64) -> Option<i32> {
     match kind {
         Kind::Linear => driver.call("cuMemFree_v2", &[value]),
+        Kind::Ordered => {
+            let code = driver.call("cuMemFreeAsync", &[value, 0]);
+            driver.call("cuStreamSynchronize", &[0]);
+            code
+        }
         Kind::Physical => driver.call("cuMemRelease", &[value]),
+        Kind::Mapped => {
+            let code = driver.call("cuMemUnmap", &[value, bytes]);
+            driver.call("cuMemAddressFree", &[value, bytes]);
+            code
+        }
     }
 }
 
@@ -144,7 +184,7 @@ fn race(driver: &Library, context: u64, counts: [u64; 3], hold: Duration, kind: 
                         tally.most_holders.fetch_max(holders, Relaxed);
                         std::thread::sleep(hold);
                         tally.holders.fetch_sub(1, Relaxed);
-                        if give_back(driver, kind, value) != Some(0) {
+                        if give_back(driver, kind, value, bytes) != Some(0) {
                             tally.other.fetch_add(1, Relaxed);
                         }
                     }
@@ -170,7 +210,7 @@ fn hammer(driver: &Arc<Library>, context: u64, threads: u64, bytes: u64) -> Hamm
                     let words = [&raw mut free as u64, &raw mut total as u64];
                     driver.call("cuMemGetInfo_v2", &words);
                     if code == Some(0) {
-                        give_back(&driver, Kind::Linear, value);
+                        give_back(&driver, Kind::Linear, value, bytes);
                     }
                 }
             })
@@ -200,7 +240,7 @@ fn churn(driver: &Library, seed: u64, rounds: u64, most: u64) -> Answer {
                 (!held.is_empty()).then(|| held.swap_remove((state >> 32) as usize % held.len()))
             {
                 sum -= bytes;
-                if give_back(driver, Kind::Linear, value) != Some(0) {
+                if give_back(driver, Kind::Linear, value, bytes) != Some(0) {
                     tally.other.fetch_add(1, Relaxed);
                 }
             }
@@ -213,8 +253,8 @@ fn churn(driver: &Library, seed: u64, rounds: u64, most: u64) -> Answer {
             sum += bytes;
         }
     }
-    for (value, _) in held {
-        if give_back(driver, Kind::Linear, value) != Some(0) {
+    for (value, bytes) in held {
+        if give_back(driver, Kind::Linear, value, bytes) != Some(0) {
             tally.other.fetch_add(1, Relaxed);
         }
     }

@@ -98,7 +98,8 @@ impl Stepper {
                 processes::step(self, words)
             }
             [
-                "where" | "lookup" | "compare-lookups" | "reach" | "cudart" | "open",
+                "where" | "lookup" | "lookup-briefly" | "compare-lookups" | "reach" | "cudart"
+                | "open",
                 ..,
             ] => lookups::step(self, words),
             [verb, ..] if verb.starts_with("pool") => pools::step(self, words),

@@ -52,7 +52,7 @@ pub(crate) struct HostCall {
 unsafe impl Send for HostCall {}
 
 /// See the module.
-pub(crate) struct Agent {
+pub(crate) struct Deferred {
     outstanding: AtomicUsize,
     numbers: AtomicU64,
     moves: Mutex<VecDeque<Move>>,
@@ -61,7 +61,7 @@ pub(crate) struct Agent {
     woken: Condvar,
 }
 
-impl Agent {
+impl Deferred {
     /// Nothing to do yet.
     pub(crate) fn new() -> Self {
         Self {
@@ -84,6 +84,9 @@ impl Agent {
         action: Action,
         submit: impl FnOnce() -> Result<u64, E>,
     ) -> Result<u64, E> {
+        // Counted before anybody can do it: else its end would take another's count away, and
+        // whoever waits for that other would not look.
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.moves.lock().push_back(Move {
             number,
@@ -100,16 +103,17 @@ impl Agent {
                     own.sequence = *sequence;
                 }
             }
-            Err(_) => moves.retain(|waiting| waiting.number != number),
+            Err(_) => {
+                moves.retain(|waiting| waiting.number != number);
+                self.outstanding.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         drop(moves);
-        if submitted.is_ok() {
-            self.wake();
-        }
+        self.wake();
         submitted
     }
 
-    /// As [`Agent::submit_move`], for a function of the host's.
+    /// As [`Deferred::submit_move`], for a function of the host's.
     pub(crate) fn submit_call<E>(
         &self,
         slot: u32,
@@ -117,6 +121,7 @@ impl Agent {
         submit: impl FnOnce() -> Result<u64, E>,
     ) -> Result<(), E> {
         let sequence = submit()?;
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut calls = self.calls.lock();
         let waiting = calls.entry(slot).or_default();
         let at = waiting.partition_point(|(earlier, _)| *earlier < sequence);
@@ -127,7 +132,6 @@ impl Agent {
     }
 
     fn wake(&self) {
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let _idle = self.idle.lock();
         self.woken.notify_one();
     }
@@ -240,18 +244,18 @@ fn ready_slot(calls: &Calls, compute: &Compute) -> Option<u32> {
     })
 }
 
-/// Starts the agent's thread, with every signal blocked: they are the host's.
-pub(crate) fn start(agent: &Arc<Agent>) -> io::Result<()> {
+/// Starts the thread of deferred work, with every signal blocked: they are the host's.
+pub(crate) fn start(deferred: &Arc<Deferred>) -> io::Result<()> {
     let mut before = SigSet::empty();
     pthread_sigmask(
         SigmaskHow::SIG_SETMASK,
         Some(&SigSet::all()),
         Some(&mut before),
     )?;
-    let agent = Arc::clone(agent);
+    let deferred = Arc::clone(deferred);
     let started = std::thread::Builder::new()
         .name("sluice-sim".to_owned())
-        .spawn(move || agent.run());
+        .spawn(move || deferred.run());
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     started.map(drop)
 }
