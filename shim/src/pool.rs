@@ -31,10 +31,12 @@ const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 #[derive(Debug)]
 struct Pool {
     device: Index,
-    /// Units charged for it.
+    /// Units charged for what it has.
     charged: u64,
-    /// Calls that may make it grow and have not returned.
-    in_flight: u32,
+    /// Units charged for what calls that have not returned may make it grow by.
+    pending: u64,
+    /// Units that such calls count on finding unused in it.
+    claimed: u64,
     /// Allocations of it that have not been freed.
     live: u64,
     /// The application has destroyed it; it goes with its last allocation.
@@ -146,12 +148,12 @@ fn alloc(
             OUT_OF_MEMORY
         };
     };
-    let Some(reserved) = begin(seat, pool, device, bytes as u64) else {
+    let Some(begun) = begin(seat, pool, device, bytes as u64) else {
         return OUT_OF_MEMORY;
     };
     let mut address = 0;
     let result = forward(&mut address);
-    let fits = end(seat, pool, reserved, (result == SUCCESS).then_some(address));
+    let fits = end(seat, pool, begun, (result == SUCCESS).then_some(address));
     if result != SUCCESS {
         return result;
     }
@@ -165,71 +167,94 @@ fn alloc(
     SUCCESS
 }
 
-/// Reserves what the pool may grow by. `None`: it does not fit.
-fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -> Option<u64> {
+/// What a call has set aside before the driver is asked.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    /// Units that the pool is to have unused; nobody else may count on them meanwhile.
+    claimed: u64,
+    /// Units reserved for its growth.
+    reserved: u64,
+}
+
+/// Sets aside what the pool may need. `None`: it does not fit.
+fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -> Option<Begun> {
     IS_USED.store(true, Ordering::Relaxed);
-    let growth = ledger::units(bytes).saturating_sub(unused_units(pool));
-    let growth = account::reserve(seat, device, bytes, growth).ok()?.commit();
-    pools(|pools| {
-        let pool = pools.pools.entry(pool as usize).or_insert(Pool {
+    let units = ledger::units(bytes);
+    let claimed = pools(|all| {
+        let known = all.pools.entry(pool as usize).or_insert(Pool {
             device,
             charged: 0,
-            in_flight: 0,
+            pending: 0,
+            claimed: 0,
             live: 0,
             is_destroyed: false,
         });
-        pool.charged += growth;
-        pool.in_flight += 1;
+        let (reserved, used) = units_of(pool).unwrap_or_default();
+        // What calls that have not returned take may be reserved already and not yet used.
+        let spoken_for = used + known.claimed + known.pending;
+        let claimed = reserved.saturating_sub(spoken_for).min(units);
+        known.claimed += claimed;
+        claimed
     });
-    Some(growth)
+    let reservation = account::reserve(seat, device, bytes, units - claimed);
+    let reserved = reservation.ok().map(account::Reservation::commit);
+    pools(|all| {
+        if let Some(known) = all.pools.get_mut(&(pool as usize)) {
+            known.pending += reserved.unwrap_or(0);
+            if reserved.is_none() {
+                known.claimed = known.claimed.saturating_sub(claimed);
+                settle(seat, pool, known);
+            }
+        }
+    });
+    reserved.map(|reserved| Begun { claimed, reserved })
 }
 
 /// Sets the charge to what the pool has now. False: it grew by more than fits, and the allocation has
 /// to go.
-fn end(seat: Seat, pool: CUmemoryPool, reserved: u64, address: Option<CUdeviceptr>) -> bool {
+fn end(seat: Seat, pool: CUmemoryPool, begun: Begun, address: Option<CUdeviceptr>) -> bool {
     pools(|all| {
         let Some(known) = all.pools.get_mut(&(pool as usize)) else {
             return true;
         };
-        known.in_flight = known.in_flight.saturating_sub(1);
+        known.claimed = known.claimed.saturating_sub(begun.claimed);
+        known.pending = known.pending.saturating_sub(begun.reserved);
+        known.charged += begun.reserved;
         if let Some(address) = address {
             known.live += 1;
             all.blocks.insert(address, pool as usize);
+        } else if units_of(pool).is_none() {
+            // The driver cannot say what the pool has: requests that were honoured stay charged as they
+            // were asked, the others do not.
+            known.charged = known.charged.saturating_sub(begun.reserved);
+            account::release(seat, known.device, begun.reserved);
         }
-        match reserved_units(pool) {
-            Some(truth) => settle(seat, known, truth),
-            None => {
-                // The driver cannot say: a request that was honoured stays charged as it was asked.
-                if address.is_none() {
-                    known.charged = known.charged.saturating_sub(reserved);
-                    account::release(seat, known.device, reserved);
-                }
-                true
-            }
-        }
+        settle(seat, pool, known)
     })
 }
 
-/// Brings the charge to `truth`. While other calls are in flight it only rises: what they have reserved
-/// may not be in the pool yet. False: it rose, and the rise does not fit.
-fn settle(seat: Seat, pool: &mut Pool, truth: u64) -> bool {
-    if truth > pool.charged {
-        let more = truth - pool.charged;
-        pool.charged = truth;
-        return match account::try_reserve(seat, pool.device, more) {
-            true => true,
-            false => {
-                // It is taken all the same, until the allocation has been given back.
-                account::charge(seat, pool.device, more);
-                false
-            }
-        };
+/// Brings the charge to what the pool has. False: it rose, and the rise does not fit.
+///
+/// Calls that have not returned may have made the pool grow already, within what is pending for them;
+/// and what they count on finding unused they may have to take anew, if it has been trimmed away.
+fn settle(seat: Seat, pool: CUmemoryPool, known: &mut Pool) -> bool {
+    let Some((reserved, used)) = units_of(pool) else {
+        return true;
+    };
+    let least = reserved.max(used + known.claimed);
+    if known.charged > least {
+        account::release(seat, known.device, known.charged - least);
+        known.charged = least;
+        return true;
     }
-    if pool.in_flight == 0 && truth < pool.charged {
-        account::release(seat, pool.device, pool.charged - truth);
-        pool.charged = truth;
+    let more = reserved.saturating_sub(known.charged + known.pending);
+    known.charged += more;
+    if more == 0 || account::try_reserve(seat, known.device, more) {
+        return true;
     }
-    true
+    // It is taken all the same, until the allocation has been given back.
+    account::charge(seat, known.device, more);
+    false
 }
 
 /// Looks at all pools again: after a synchronisation, a trim, a free.
@@ -242,9 +267,7 @@ fn look_again(seat: Seat) {
                 }
                 return pool.live > 0;
             }
-            if let Some(truth) = reserved_units(*handle as CUmemoryPool) {
-                settle(seat, pool, truth);
-            }
+            settle(seat, *handle as CUmemoryPool, pool);
             true
         });
     });
@@ -333,7 +356,8 @@ pub(crate) fn create(
             let pool = Pool {
                 device,
                 charged: 0,
-                in_flight: 0,
+                pending: 0,
+                claimed: 0,
                 live: 0,
                 is_destroyed: false,
             };
@@ -473,22 +497,14 @@ fn device_of(seat: Seat, pool: CUmemoryPool, stream: CUstream) -> Option<Index> 
     known.or_else(|| device::by_ordinal(seat.pages, ordinal_of(stream)?))
 }
 
-fn reserved_units(pool: CUmemoryPool) -> Option<u64> {
-    attribute(
-        pool,
-        CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-    )
-    .map(ledger::units)
-}
-
-/// What the pool has reserved and does not use; 0 where the driver cannot say.
-fn unused_units(pool: CUmemoryPool) -> u64 {
-    let reserved = reserved_units(pool);
-    let used = attribute(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-    match (reserved, used) {
-        (Some(reserved), Some(used)) => reserved.saturating_sub(ledger::units(used)),
-        _ => 0,
-    }
+/// What the pool has reserved and what of it is used; `None` where the driver cannot say.
+fn units_of(pool: CUmemoryPool) -> Option<(u64, u64)> {
+    let reserved = CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+    let used = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+    Some((
+        ledger::units(attribute(pool, reserved)?),
+        ledger::units(attribute(pool, used)?),
+    ))
 }
 
 fn attribute(pool: CUmemoryPool, which: CUmemPool_attribute) -> Option<u64> {
