@@ -3,6 +3,7 @@
 //! It parses, finds the libraries and the daemon, and prints; what it asks of others lies in the
 //! crates `daemon` and `sim`. Exit codes are [`exit::Exit`].
 
+mod bench;
 mod children;
 mod choice;
 mod client;
@@ -61,10 +62,13 @@ enum Command {
     Set(set::Arguments),
     Install(install::Arguments),
     Sim(sim_command::Arguments),
+    Bench(bench::Arguments),
     /// Prints version, revision and the folder of the libraries
     Version,
     #[command(hide = true)]
     DemoTenant(demo::TenantArguments),
+    #[command(hide = true)]
+    BenchMemory(bench::InsideArguments),
 }
 
 fn main() -> ExitCode {
@@ -76,8 +80,10 @@ fn main() -> ExitCode {
         Command::Set(arguments) => set::run(&arguments),
         Command::Install(arguments) => install::run(&arguments),
         Command::Sim(arguments) => sim_command::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Version => version::run(),
         Command::DemoTenant(arguments) => demo::tenant(&arguments),
+        Command::BenchMemory(arguments) => bench::memory_inside(&arguments),
     };
     outcome
         .unwrap_or_else(|error| {

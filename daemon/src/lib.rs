@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod arbiter;
 mod attach;
 mod clients;
 pub mod config;

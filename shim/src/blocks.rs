@@ -46,33 +46,57 @@ const fn spread(value: u64) -> u64 {
     product ^ (product >> 32)
 }
 
-type Map = HashMap<u64, Block, BuildHasherDefault<AddressHasher>>;
+/// The allocations of one shard, and the number of the next one.
+#[derive(Default)]
+struct Shard {
+    next: u64,
+    live: HashMap<u64, (u64, Block), BuildHasherDefault<AddressHasher>>,
+}
 
 const SHARDS: usize = 32;
 
-static LIVE: LazyLock<[Mutex<Map>; SHARDS]> =
-    LazyLock::new(|| std::array::from_fn(|_| Mutex::new(Map::default())));
+static LIVE: LazyLock<[Mutex<Shard>; SHARDS]> =
+    LazyLock::new(|| std::array::from_fn(|_| Mutex::new(Shard::default())));
 
-fn shard(address: u64) -> Option<&'static Mutex<Map>> {
+fn shard(address: u64) -> Option<&'static Mutex<Shard>> {
     LIVE.get((spread(address >> 9) >> 40) as usize % SHARDS)
 }
 
+/// One allocation among all that ever had its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number(u64);
+
 /// Notes an allocation. Gives back what was known under this address before: the driver has handed it
-/// out again, so the former allocation was freed on a way that we do not see.
+/// out again, so the former allocation has been freed.
 pub(crate) fn insert(address: u64, block: Block) -> Option<Block> {
-    shard(address)?.lock().insert(address, block)
+    let mut shard = shard(address)?.lock();
+    let number = shard.next;
+    shard.next += 1;
+    let former = shard.live.insert(address, (number, block));
+    former.map(|(_, block)| block)
 }
 
-/// Takes an allocation out; `None` for an address that we do not know.
-pub(crate) fn take(address: u64) -> Option<Block> {
-    shard(address)?.lock().remove(&address)
+/// Which allocation has this address now; `None` for an address that we do not know.
+pub(crate) fn at(address: u64) -> Option<Number> {
+    let shard = shard(address)?.lock();
+    shard.live.get(&address).map(|(number, _)| Number(*number))
+}
+
+/// Takes an allocation out, if it has not been taken and its address has not been given again.
+pub(crate) fn take(address: u64, wanted: Number) -> Option<Block> {
+    let mut shard = shard(address)?.lock();
+    let (number, _) = shard.live.get(&address)?;
+    if Number(*number) != wanted {
+        return None;
+    }
+    shard.live.remove(&address).map(|(_, block)| block)
 }
 
 /// Takes out everything that `context` owned.
 pub(crate) fn take_context(context: usize) -> Vec<Block> {
     let mut taken = Vec::new();
     for shard in LIVE.iter() {
-        shard.lock().retain(|_, block| {
+        shard.lock().live.retain(|_, (_, block)| {
             let stays = block.context != context;
             if !stays {
                 taken.push(*block);

@@ -247,22 +247,26 @@ pub(crate) fn free_v1(
     freed(u64::from(pointer), || forward(pointer))
 }
 
-/// The block is taken out before the driver frees it: once freed, another thread may be given the same
-/// address. An address that we do not know is the driver's business.
+/// What the driver has freed is released, once: by whoever finds it under the number that it had before
+/// the call. Of two who free the same address at once the driver serves one; and once freed, the address
+/// may be another allocation's before we look again. An address that we do not know is the driver's
+/// business.
 pub(crate) fn freed(address: u64, forward: impl FnOnce() -> CUresult) -> CUresult {
     let Some(seat) = session::seat() else {
         return forward();
     };
-    let block = blocks::take(address);
+    let number = blocks::at(address);
     let result = forward();
-    if let Some(block) = block {
-        if result == SUCCESS {
-            account::release(seat, block.device, block.units);
-        } else {
-            blocks::insert(address, block);
+    if result != SUCCESS {
+        return result;
+    }
+    match number {
+        Some(number) => {
+            if let Some(block) = blocks::take(address, number) {
+                account::release(seat, block.device, block.units);
+            }
         }
-    } else if result == SUCCESS {
-        pool::after_free(seat, address);
+        None => pool::after_free(seat, address),
     }
     result
 }

@@ -11,51 +11,23 @@
 //! The lock is held while the driver is asked for an attribute, unlike anywhere else: that call takes
 //! no lock of ours and waits for no work, and between the reading and the charge nobody may come.
 
+mod charge;
+
+pub(crate) use charge::trim;
+
 use crate::account;
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::memory;
 use crate::session::{self, Seat};
+use charge::{begin, end, forget, look_again};
 use ffi::driver::{
-    CUcontext, CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus,
+    CUcontext, CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocationType, CUmemPoolProps,
+    CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus,
 };
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
 const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-
-/// What is known of one pool.
-#[derive(Debug)]
-struct Pool {
-    device: Index,
-    /// Units charged for it.
-    charged: u64,
-    /// Calls that may make it grow and have not returned.
-    in_flight: u32,
-    /// Allocations of it that have not been freed.
-    live: u64,
-    /// The application has destroyed it; it goes with its last allocation.
-    is_destroyed: bool,
-}
-
-#[derive(Debug, Default)]
-struct Pools {
-    pools: BTreeMap<usize, Pool>,
-    /// Live allocations and their pools.
-    blocks: BTreeMap<CUdeviceptr, usize>,
-}
-
-static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
-
-/// Whether this process has ever used a pool. Until then, synchronising costs one load.
-static IS_USED: AtomicBool = AtomicBool::new(false);
-
-fn pools<R>(work: impl FnOnce(&mut Pools) -> R) -> R {
-    work(POOLS.lock().get_or_insert_default())
-}
 
 /// Which of the two default streams handle 0 means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,12 +118,12 @@ fn alloc(
             OUT_OF_MEMORY
         };
     };
-    let Some(reserved) = begin(seat, pool, device, bytes as u64) else {
+    let Some(begun) = begin(seat, pool, device, bytes as u64) else {
         return OUT_OF_MEMORY;
     };
     let mut address = 0;
     let result = forward(&mut address);
-    let fits = end(seat, pool, reserved, (result == SUCCESS).then_some(address));
+    let fits = end(seat, pool, begun, (result == SUCCESS).then_some(address));
     if result != SUCCESS {
         return result;
     }
@@ -165,111 +137,6 @@ fn alloc(
     SUCCESS
 }
 
-/// Reserves what the pool may grow by. `None`: it does not fit.
-fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -> Option<u64> {
-    IS_USED.store(true, Ordering::Relaxed);
-    let growth = ledger::units(bytes).saturating_sub(unused_units(pool));
-    let growth = account::reserve(seat, device, bytes, growth).ok()?.commit();
-    pools(|pools| {
-        let pool = pools.pools.entry(pool as usize).or_insert(Pool {
-            device,
-            charged: 0,
-            in_flight: 0,
-            live: 0,
-            is_destroyed: false,
-        });
-        pool.charged += growth;
-        pool.in_flight += 1;
-    });
-    Some(growth)
-}
-
-/// Sets the charge to what the pool has now. False: it grew by more than fits, and the allocation has
-/// to go.
-fn end(seat: Seat, pool: CUmemoryPool, reserved: u64, address: Option<CUdeviceptr>) -> bool {
-    pools(|all| {
-        let Some(known) = all.pools.get_mut(&(pool as usize)) else {
-            return true;
-        };
-        known.in_flight = known.in_flight.saturating_sub(1);
-        if let Some(address) = address {
-            known.live += 1;
-            all.blocks.insert(address, pool as usize);
-        }
-        match reserved_units(pool) {
-            Some(truth) => settle(seat, known, truth),
-            None => {
-                // The driver cannot say: a request that was honoured stays charged as it was asked.
-                if address.is_none() {
-                    known.charged = known.charged.saturating_sub(reserved);
-                    account::release(seat, known.device, reserved);
-                }
-                true
-            }
-        }
-    })
-}
-
-/// Brings the charge to `truth`. While other calls are in flight it only rises: what they have reserved
-/// may not be in the pool yet. False: it rose, and the rise does not fit.
-fn settle(seat: Seat, pool: &mut Pool, truth: u64) -> bool {
-    if truth > pool.charged {
-        let more = truth - pool.charged;
-        pool.charged = truth;
-        return match account::try_reserve(seat, pool.device, more) {
-            true => true,
-            false => {
-                // It is taken all the same, until the allocation has been given back.
-                account::charge(seat, pool.device, more);
-                false
-            }
-        };
-    }
-    if pool.in_flight == 0 && truth < pool.charged {
-        account::release(seat, pool.device, pool.charged - truth);
-        pool.charged = truth;
-    }
-    true
-}
-
-/// Looks at all pools again: after a synchronisation, a trim, a free.
-fn look_again(seat: Seat) {
-    pools(|all| {
-        all.pools.retain(|handle, pool| {
-            if pool.is_destroyed {
-                if pool.live == 0 {
-                    account::release(seat, pool.device, pool.charged);
-                }
-                return pool.live > 0;
-            }
-            if let Some(truth) = reserved_units(*handle as CUmemoryPool) {
-                settle(seat, pool, truth);
-            }
-            true
-        });
-    });
-}
-
-/// Has the driver give back what this process's pools do not use. False: there are no pools.
-pub(crate) fn trim(seat: Seat) -> bool {
-    if !IS_USED.load(Ordering::Relaxed) {
-        return false;
-    }
-    let handles: Vec<usize> = pools(|all| {
-        let pools = all.pools.iter();
-        pools
-            .filter(|(_, pool)| !pool.is_destroyed)
-            .map(|(handle, _)| *handle)
-            .collect()
-    });
-    for handle in handles {
-        // SAFETY: a pool that this process has used and not destroyed.
-        unsafe { crate::real::cuMemPoolTrimTo(handle as CUmemoryPool, 0) };
-    }
-    look_again(seat);
-    true
-}
-
 fn give_back(flavour: Flavour, address: CUdeviceptr, stream: CUstream) {
     // The driver gave this address a moment ago, for this stream, and nobody else knows it.
     let result = match flavour {
@@ -281,20 +148,6 @@ fn give_back(flavour: Flavour, address: CUdeviceptr, stream: CUstream) {
     if result == SUCCESS {
         forget(address);
     }
-}
-
-/// Takes an allocation off its pool. False: it is of no pool that we know.
-fn forget(address: CUdeviceptr) -> bool {
-    IS_USED.load(Ordering::Relaxed)
-        && pools(|all| {
-            let Some(pool) = all.blocks.remove(&address) else {
-                return false;
-            };
-            if let Some(pool) = all.pools.get_mut(&pool) {
-                pool.live = pool.live.saturating_sub(1);
-            }
-            true
-        })
 }
 
 /// `cuMemFreeAsync`: of a pool's allocation, or of one that `cuMemAlloc` made.
@@ -329,15 +182,7 @@ pub(crate) fn create(
         // SAFETY: every member of the union is an int, or begins with one.
         let ordinal = unsafe { properties.location.__bindgen_anon_1.id };
         if let Some(device) = device::by_ordinal(seat.pages, ordinal) {
-            IS_USED.store(true, Ordering::Relaxed);
-            let pool = Pool {
-                device,
-                charged: 0,
-                in_flight: 0,
-                live: 0,
-                is_destroyed: false,
-            };
-            pools(|all| all.pools.insert(out.read() as usize, pool));
+            charge::created(out.read(), device);
         }
     }
     result
@@ -353,11 +198,7 @@ pub(crate) fn destroy(
     };
     let result = forward(pool);
     if result == SUCCESS {
-        pools(|all| {
-            if let Some(pool) = all.pools.get_mut(&(pool as usize)) {
-                pool.is_destroyed = true;
-            }
-        });
+        charge::destroyed(pool);
         look_again(seat);
     }
     result
@@ -413,7 +254,7 @@ pub(crate) fn synchronize_named_context(
 
 fn after_synchronisation(result: CUresult) {
     if result == SUCCESS
-        && IS_USED.load(Ordering::Relaxed)
+        && charge::is_used()
         && let Some(seat) = session::seat()
     {
         look_again(seat);
@@ -469,32 +310,6 @@ fn current_pool(stream: CUstream) -> Option<CUmemoryPool> {
 
 /// The tenant's device that a pool lies on: as it was created, else the stream's.
 fn device_of(seat: Seat, pool: CUmemoryPool, stream: CUstream) -> Option<Index> {
-    let known = pools(|all| all.pools.get(&(pool as usize)).map(|pool| pool.device));
+    let known = charge::device(pool);
     known.or_else(|| device::by_ordinal(seat.pages, ordinal_of(stream)?))
-}
-
-fn reserved_units(pool: CUmemoryPool) -> Option<u64> {
-    attribute(
-        pool,
-        CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-    )
-    .map(ledger::units)
-}
-
-/// What the pool has reserved and does not use; 0 where the driver cannot say.
-fn unused_units(pool: CUmemoryPool) -> u64 {
-    let reserved = reserved_units(pool);
-    let used = attribute(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-    match (reserved, used) {
-        (Some(reserved), Some(used)) => reserved.saturating_sub(ledger::units(used)),
-        _ => 0,
-    }
-}
-
-fn attribute(pool: CUmemoryPool, which: CUmemPool_attribute) -> Option<u64> {
-    let mut value = 0u64;
-    // SAFETY: both attributes are 64 bits wide; a pool that is none is the driver's to refuse.
-    let result =
-        unsafe { crate::real::cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()) };
-    (result == SUCCESS).then_some(value)
 }

@@ -15,7 +15,7 @@
 
 mod device;
 mod event;
-mod node;
+pub(crate) mod node;
 mod observed;
 mod screen;
 mod stage;

@@ -110,6 +110,16 @@ impl Node {
             Role::Jobs => "jobs",
             Role::Worker => "worker",
         };
+        self.start_program(name, cap_bytes, &["demo-tenant", "--role", role])
+    }
+
+    /// Starts this program as a tenant, with `arguments`.
+    pub(crate) fn start_program(
+        &self,
+        name: &str,
+        cap_bytes: u64,
+        arguments: &[&str],
+    ) -> Result<Owned> {
         let mut command = this_program()?;
         command
             .arg("run")
@@ -125,7 +135,7 @@ impl Node {
                 "--",
             ])
             .arg(std::env::current_exe().context("cannot tell where this program lies")?)
-            .args(["demo-tenant", "--role", role])
+            .args(arguments)
             .env_remove("CUDA_VISIBLE_DEVICES")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

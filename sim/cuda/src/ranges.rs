@@ -5,6 +5,7 @@
 //! memory. An address that no reservation covers is the host's own memory.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range as Span;
@@ -135,9 +136,10 @@ impl Ranges {
 
     /// Takes away the allocation that begins at `start`, if it is one that `fits`.
     pub(crate) fn remove(&self, start: u64, fits: impl Fn(&Range) -> bool) -> Option<Range> {
-        let mut table = self.table.write();
-        table.get(&start).filter(|range| fits(range))?;
-        table.remove(&start)
+        match self.table.write().entry(start) {
+            Entry::Occupied(range) if fits(range.get()) => Some(range.remove()),
+            _ => None,
+        }
     }
 
     /// Takes away everything that `goes`.

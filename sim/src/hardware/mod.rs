@@ -9,6 +9,9 @@ pub mod memory;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+/// 2^64 over the golden ratio: multiplying by it mixes (Fibonacci hashing).
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Hashes numbers that we have made ourselves, so that nobody can choose them to collide.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NumberHasher(u64);
@@ -29,14 +32,20 @@ impl Hasher for NumberHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // Multiplication by 2^64 over the golden ratio (Fibonacci hashing); the map looks at the
-        // upper bits and the lower ones, so both are mixed.
-        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed.rotate_left(32);
+        // The map finds the place by the lower bits, which stay as they are: numbers are given out in
+        // order, so what is made together lies together in the cache. It tells neighbours apart by
+        // the seven upper bits, which are mixed.
+        const TAG: u64 = 0x7f << 57;
+        let number = self.0.rotate_left(24) ^ value;
+        let mixed = number.wrapping_mul(GOLDEN);
+        self.0 = (number & !TAG) | (mixed & TAG);
     }
 
     fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
+        // An address: no two neighbours are in use, and the lowest bits are zero. Both ends of the
+        // product are wanted, so they change places.
+        let mixed = (self.0 ^ value as u64).wrapping_mul(GOLDEN);
+        self.0 = mixed.rotate_left(32);
     }
 }
 

@@ -1,0 +1,95 @@
+//! The two ways to the driver: directly, and through the shim.
+
+use crate::libraries::Libraries;
+use anyhow::{Context, Result, bail};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+type Init = unsafe extern "C" fn(c_uint) -> c_int;
+type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_int;
+type Free = unsafe extern "C" fn(u64) -> c_int;
+
+/// One way to the driver's functions for memory.
+pub(crate) struct Way {
+    library: Library,
+    allocate: Allocate,
+    free: Free,
+}
+
+impl Way {
+    /// The driver itself, by its path.
+    pub(crate) fn plain() -> Result<Self> {
+        Self::open(
+            Libraries::find()?
+                .stand_in()
+                .join("libcuda.so.1")
+                .into_os_string(),
+        )
+    }
+
+    /// Whatever answers to the driver's name: the shim, in a program that is preloaded with it.
+    pub(crate) fn sluice() -> Result<Self> {
+        Self::open("libcuda.so.1".into())
+    }
+
+    fn open(path: std::ffi::OsString) -> Result<Self> {
+        // SAFETY: the stand-in and the shim have no constructors.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        let allocate = function(&library, "cuMemAlloc_v2")?;
+        let free = function(&library, "cuMemFree_v2")?;
+        Ok(Self {
+            library,
+            allocate,
+            free,
+        })
+    }
+
+    /// Initialises the driver and makes a context of its first device current.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        let init: Init = function(&self.library, "cuInit")?;
+        // SAFETY: no pointers.
+        must("cuInit", unsafe { init(0) })?;
+        let mut context = ptr::null_mut();
+        let retain: Retain = function(&self.library, "cuDevicePrimaryCtxRetain")?;
+        // SAFETY: a place for one handle.
+        let retained = unsafe { retain(&mut context, 0) };
+        must("cuDevicePrimaryCtxRetain", retained)?;
+        let set_current: SetCurrent = function(&self.library, "cuCtxSetCurrent")?;
+        // SAFETY: retained above.
+        must("cuCtxSetCurrent", unsafe { set_current(context) })
+    }
+
+    /// Allocates.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<u64> {
+        let mut pointer = 0;
+        // SAFETY: a place for one address.
+        must("cuMemAlloc", unsafe {
+            (self.allocate)(&mut pointer, bytes)
+        })?;
+        Ok(pointer)
+    }
+
+    /// Frees.
+    pub(crate) fn free(&self, pointer: u64) -> Result<()> {
+        // SAFETY: an address is no pointer of this program; what is none is the driver's to refuse.
+        must("cuMemFree", unsafe { (self.free)(pointer) })
+    }
+}
+
+/// The function `name`, whose type the caller knows.
+fn function<T: Copy>(library: &Library, name: &str) -> Result<T> {
+    // SAFETY: the types above are the header's.
+    let found = unsafe { library.get::<T>(name.as_bytes()) };
+    Ok(*found.with_context(|| format!("no {name}"))?)
+}
+
+fn must(what: &str, code: c_int) -> Result<()> {
+    if code != 0 {
+        bail!("{what} answers {code}");
+    }
+    Ok(())
+}
