@@ -1,10 +1,10 @@
-//! Contexts: their end frees the linear memory in them.
+//! Contexts: their end frees the linear memory and the arrays in them.
 //!
 //! `cuMemCreate` memory belongs to no context and stays.
 
 use crate::claim::Out;
 use crate::session;
-use crate::{account, blocks};
+use crate::{account, array, blocks};
 use ffi::driver::{CUcontext, CUdevice, CUresult};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -71,5 +71,6 @@ fn ended(context: usize) {
         for block in blocks::take_context(context) {
             account::release(seat, block.device, block.units);
         }
+        array::context_ended(context);
     }
 }

@@ -66,7 +66,8 @@ const MEASURED: &str = "the driver's own memory: only measuring shows it";
 const BLOCK_ENDS: &str = "`cuMemFree`, `cuMemFreeAsync`, the end of its context or process";
 const POOL_SHRINKS: &str = "what the pool gives back: at a synchronisation, trim or destruction";
 const HANDLE_ENDS: &str = "the last of its references and mappings";
-const ARRAYS: &str = "arrays are not counted yet";
+const ARRAYS: &str = "what a twin of deferred mapping says that it needs; its texels where the driver has no twins; nothing for deferred and sparse ones";
+const ARRAY_ENDS: &str = "the destruction of the array, the end of its context or process";
 const GRAPHS: &str = "memory of graphs is not counted yet";
 const QUERY: &str = "asks only";
 const OWNER_PAYS: &str = "the memory is its maker's, who keeps paying";
@@ -132,14 +133,20 @@ const ROWS: &[Row] = &[
     free("cuMemGetAllocationGranularity", QUERY),
     free("cuMemGetAllocationPropertiesFromHandle", QUERY),
     free("cuMemGetHandleForAddressRange", "names memory that is charged already"),
-    free("cuMemMapArrayAsync", "maps memory that its handle is charged for"),
+    hooked("cuMemMapArrayAsync", "nothing; holds the handle's charge", ARRAY_ENDS,
+        "arrays::an_array_that_defers_its_mapping_holds_what_is_mapped_into_it"),
 
     // Arrays.
-    open("cuArrayCreate", ARRAYS),
-    open("cuArray3DCreate", ARRAYS),
-    open("cuMipmappedArrayCreate", ARRAYS),
-    open("cuArrayDestroy", ARRAYS),
-    open("cuMipmappedArrayDestroy", ARRAYS),
+    hooked("cuArrayCreate", ARRAYS, ARRAY_ENDS,
+        "arrays::an_array_is_charged_what_the_driver_makes_of_it"),
+    hooked("cuArray3DCreate", ARRAYS, ARRAY_ENDS,
+        "arrays::an_array_is_charged_what_the_driver_makes_of_it"),
+    hooked("cuMipmappedArrayCreate", ARRAYS, ARRAY_ENDS,
+        "arrays::a_mipmapped_array_is_charged_with_all_its_levels"),
+    hooked("cuArrayDestroy", "gives back what the array was charged", "-",
+        "arrays::an_array_is_charged_what_the_driver_makes_of_it"),
+    hooked("cuMipmappedArrayDestroy", "gives back what the array was charged", "-",
+        "arrays::a_mipmapped_array_is_charged_with_all_its_levels"),
 
     // Contexts: what they cost themselves only measuring knows.
     hooked("cuDevicePrimaryCtxRetain", "nothing; remembers which context is the device's", "-",

@@ -7,7 +7,7 @@
 //! belongs to is in `ffi::symbols`.
 
 use crate::real::{Library, genuine, ordinal_of};
-use crate::{context, init, lookup, management, memory, pool, query, vmm};
+use crate::{array, context, init, lookup, management, memory, pool, query, vmm};
 use ffi::driver::*;
 use ffi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -108,6 +108,21 @@ hooks! {
     cuMemMap(pointer: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong)
         => vmm::map;
     cuMemUnmap(pointer: CUdeviceptr, bytes: usize) => vmm::unmap;
+
+    // Arrays: what they take, only the driver knows.
+    cuArrayCreate(out: *mut CUarray, wanted: *const CUDA_ARRAY_DESCRIPTOR_v1) => array::create_v1;
+    cuArrayCreate_v2(out: *mut CUarray, wanted: *const CUDA_ARRAY_DESCRIPTOR) => array::create;
+    cuArray3DCreate(out: *mut CUarray, wanted: *const CUDA_ARRAY3D_DESCRIPTOR_v1)
+        => array::create_3d_v1;
+    cuArray3DCreate_v2(out: *mut CUarray, wanted: *const CUDA_ARRAY3D_DESCRIPTOR)
+        => array::create_3d;
+    cuArrayDestroy(array: CUarray) => array::destroy;
+    cuMipmappedArrayCreate(out: *mut CUmipmappedArray, wanted: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint)
+        => array::create_mipmapped;
+    cuMipmappedArrayDestroy(array: CUmipmappedArray) => array::destroy_mipmapped;
+    cuMemMapArrayAsync(list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream) => array::map;
+    cuMemMapArrayAsync_ptsz(list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream)
+        => array::map;
 
     // Whose end frees everything in it.
     cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) => context::retain_primary;

@@ -31,6 +31,7 @@
 )]
 
 mod account;
+mod array;
 mod attach;
 mod blocks;
 mod claim;

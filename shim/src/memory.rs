@@ -18,10 +18,13 @@ const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
 const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
 /// Where an allocation of this thread goes.
-struct Place {
-    seat: Seat,
-    device: Index,
-    context: usize,
+pub(crate) struct Place {
+    /// Our seat.
+    pub(crate) seat: Seat,
+    /// The context's device.
+    pub(crate) device: Index,
+    /// The current context, 0 where the driver cannot say.
+    pub(crate) context: usize,
 }
 
 impl Place {
@@ -39,14 +42,15 @@ impl Place {
 }
 
 /// Why an allocation is not counted here.
-enum Elsewhere {
+pub(crate) enum Elsewhere {
     /// The driver has an answer of its own: not initialised, no context, a child that it does not serve.
     Forward,
     /// This is ours to refuse.
     Refuse(CUresult),
 }
 
-fn place() -> Result<Place, Elsewhere> {
+/// Where an allocation of this thread is to be counted.
+pub(crate) fn place() -> Result<Place, Elsewhere> {
     let Some(seat) = session::seat() else {
         return Err(if session::is_waiting() {
             Elsewhere::Refuse(CUresult::CUDA_ERROR_NOT_INITIALIZED)

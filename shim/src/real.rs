@@ -7,8 +7,9 @@
 use crate::discovery;
 use crate::log;
 use ffi::driver::{
-    CUcontext, CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUmemPool_attribute,
-    CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus, CUuuid,
+    CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUcontext, CUdevice,
+    CUdeviceptr, CUdriverProcAddressQueryResult, CUmemPool_attribute, CUmemoryPool,
+    CUmipmappedArray, CUresult, CUstream, CUstreamCaptureStatus, CUuuid,
 };
 use ffi::nvml::{nvmlDevice_t, nvmlReturn_t};
 use ffi::symbols::{DRIVER, NVML, Symbol};
@@ -335,6 +336,12 @@ macro_rules! real_functions {
 }
 
 real_functions! {
+    Driver cuArray3DCreate_v2(array: *mut CUarray, wanted: *const CUDA_ARRAY3D_DESCRIPTOR) -> CUresult;
+    Driver cuArrayDestroy(array: CUarray) -> CUresult;
+    Driver cuArrayGetMemoryRequirements(found: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, device: CUdevice) -> CUresult;
+    Driver cuMipmappedArrayCreate(array: *mut CUmipmappedArray, wanted: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> CUresult;
+    Driver cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresult;
+    Driver cuMipmappedArrayGetMemoryRequirements(found: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUmipmappedArray, device: CUdevice) -> CUresult;
     Driver cuCtxGetCurrent(context: *mut CUcontext) -> CUresult;
     Driver cuCtxGetDevice(device: *mut CUdevice) -> CUresult;
     Driver cuCtxPopCurrent_v2(context: *mut CUcontext) -> CUresult;

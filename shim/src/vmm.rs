@@ -9,7 +9,8 @@ use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::session::{self, Seat};
 use ffi::driver::{
-    CUdeviceptr, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocationType, CUresult,
+    CUarrayMapInfo, CUdeviceptr, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocationType, CUmemOperationType_enum, CUresult,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
 /// One piece of physical memory. The driver may give a handle's number again while the memory of the
 /// former one is still mapped, so pieces have numbers of our own.
 type Piece = u64;
+
+/// What a part of an array is called: the words that name it in the call that maps it.
+type PartName = [u32; 8];
 
 #[derive(Debug)]
 struct Charged {
@@ -38,6 +42,8 @@ struct Pieces {
     by_handle: BTreeMap<CUmemGenericAllocationHandle, Piece>,
     /// Start of a mapped range; its length and its piece.
     mapped: BTreeMap<CUdeviceptr, (u64, Piece)>,
+    /// A part of an array, and the piece that is mapped into it.
+    in_arrays: BTreeMap<(usize, PartName), Piece>,
 }
 
 /// What a piece gives back when its last holder goes.
@@ -104,6 +110,33 @@ impl Pieces {
                 self.end(piece)
             })
             .collect()
+    }
+
+    fn map_array(&mut self, part: (usize, PartName), piece: Piece) -> Gone {
+        self.charged.get_mut(&piece)?.mappings += 1;
+        let former = self.in_arrays.insert(part, piece)?;
+        self.unhold(former)
+    }
+
+    fn unmap_array(&mut self, part: (usize, PartName)) -> Gone {
+        let piece = self.in_arrays.remove(&part)?;
+        self.unhold(piece)
+    }
+
+    /// Everything that is mapped into an array, taken out.
+    fn end_array(&mut self, array: usize) -> Vec<(Index, u64)> {
+        let all = (array, [0; 8])..=(array, [u32::MAX; 8]);
+        let parts: Vec<_> = self.in_arrays.range(all).map(|(part, _)| *part).collect();
+        parts
+            .into_iter()
+            .filter_map(|part| self.unmap_array(part))
+            .collect()
+    }
+
+    fn unhold(&mut self, piece: Piece) -> Gone {
+        let charged = self.charged.get_mut(&piece)?;
+        charged.mappings = charged.mappings.saturating_sub(1);
+        self.end(piece)
     }
 
     fn mapped_at(&self, address: CUdeviceptr) -> Option<Piece> {
@@ -279,5 +312,64 @@ pub(crate) fn unmap(
 fn give_back(seat: Seat, gone: Gone) {
     if let Some((device, units)) = gone {
         account::release(seat, device, units);
+    }
+}
+
+/// One entry of a call that maps memory into arrays, or takes it out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ArrayMap {
+    part: (usize, PartName),
+    piece: Option<Piece>,
+    is_map: bool,
+}
+
+impl ArrayMap {
+    /// Of what the host asks for.
+    pub(crate) fn of(info: &CUarrayMapInfo) -> Self {
+        // SAFETY: both members are one pointer.
+        let array = unsafe { info.resource.array } as usize;
+        let name = if info.subresourceType.0 == 0 {
+            // SAFETY: with this type the union holds a level: plain numbers.
+            let level = unsafe { info.subresource.sparseLevel };
+            [
+                level.level,
+                level.layer,
+                level.offsetX,
+                level.offsetY,
+                level.offsetZ,
+                level.extentWidth,
+                level.extentHeight,
+                level.extentDepth,
+            ]
+        } else {
+            // SAFETY: with the other type it holds a mip tail: plain numbers.
+            let tail = unsafe { info.subresource.miptail };
+            let (low, high) = (tail.offset as u32, (tail.offset >> 32) as u32);
+            [u32::MAX, tail.layer, low, high, 0, 0, 0, 0]
+        };
+        // SAFETY: the only member.
+        let handle = unsafe { info.memHandle.memHandle };
+        Self {
+            part: (array, name),
+            piece: pieces(|pieces| pieces.of(handle)),
+            is_map: info.memOperationType == CUmemOperationType_enum::CU_MEM_OPERATION_TYPE_MAP,
+        }
+    }
+}
+
+/// The driver has done what `map` says.
+pub(crate) fn array_mapped(seat: Seat, map: ArrayMap) {
+    let gone = pieces(|pieces| match map.piece {
+        Some(piece) if map.is_map => pieces.map_array(map.part, piece),
+        // Memory that is another process's takes the place of what was there.
+        _ => pieces.unmap_array(map.part),
+    });
+    give_back(seat, gone);
+}
+
+/// The driver has destroyed an array, and let go of what was mapped into it.
+pub(crate) fn array_ended(seat: Seat, array: usize) {
+    for gone in pieces(|pieces| pieces.end_array(array)) {
+        give_back(seat, Some(gone));
     }
 }

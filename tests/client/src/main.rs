@@ -11,6 +11,7 @@
 //! It ends with its input, and gives nothing back by itself.
 
 mod answer;
+mod arrays;
 mod lookups;
 mod memory;
 mod native;
