@@ -66,6 +66,17 @@ pub mod operation {
     pub const RETAIN: u32 = 6;
     /// One reference less. `arguments[0]`: device, `[1]`: block.
     pub const RELEASE: u32 = 7;
+    /// Lets other clients open a block. `arguments[0]`: device, `[1]`: block.
+    pub const SHARE: u32 = 16;
+    /// A reference to another client's block that is shared. `arguments[0]`: device, `[1]`: block.
+    /// `values[0]`: offset in the device's file, `[1]`: bytes.
+    pub const OPEN: u32 = 17;
+    /// Makes a descriptor that stands for a block and holds it, until its last copy is closed.
+    /// `arguments[0]`: device, `[1]`: block, or 0 for none, `[2]`: a word that goes with it.
+    pub const EXPORT: u32 = 18;
+    /// Takes such a descriptor, and a reference to its block. `values[0]`: device, `[1]`: block,
+    /// `[2]`: its offset in the device's file, `[3]`: bytes, `[4]`: the word.
+    pub const IMPORT: u32 = 19;
 }
 
 /// Values of [`Reply::status`].

@@ -161,9 +161,10 @@ impl Context {
         driver
             .functions
             .sweep(|function| function.context_id() != Some(id));
-        driver
+        let gone = driver
             .ranges
             .sweep(|range| range.context == id && !range.is_host());
+        crate::sharing::close_context(driver, &gone);
         crate::host::close_context(driver, id);
         crate::array::close_context(driver, id);
         let closed = driver.link.close_context(id);

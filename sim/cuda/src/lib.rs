@@ -5,7 +5,7 @@
 //! `CUDA_ERROR_NOT_SUPPORTED`. What each family does not do is said in `docs/stand-in.md`.
 //!
 //! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
-//! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `vmm`, `pool`, `host`, `pointer`, `copy`, `fill`,
+//! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `fill`,
 //!   `stream`, `event`, `module`, `launch`, `occupancy`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
@@ -35,6 +35,7 @@ mod pointer;
 mod pool;
 mod ranges;
 mod registry;
+mod sharing;
 mod spans;
 mod state;
 mod stream;

@@ -3,13 +3,13 @@
 //! In null mode (`SLUICE_SIM_NULL=1`) there is one device in the process itself and all work is done
 //! as soon as it is submitted: what remains is what the library's own calls cost.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ffi::driver::CUresult;
 use parking_lot::Mutex;
-use sim::client::{Block, Compute, Device, GpuError, MemoryState};
+use sim::client::{Block, Compute, Device, GpuError, Imported, MemoryState};
 use sim::hardware::memory::{BlockId, Kind, Memory, MemoryError};
 use sim::hardware::{ClientId, ContextId};
 use sim::profile::{DriverVersion, PROFILES};
@@ -204,6 +204,60 @@ impl Link {
                 .release(SELF, BlockId(block))
                 .map(drop)
                 .map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Lets other processes open a block; yields the device's number that they have for it.
+    pub(crate) fn share(&self, device: usize, block: u64) -> Answer<usize> {
+        let Self::Gpu(compute, visible) = self else {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        };
+        let shared = compute.share(visible[device], block);
+        shared.map_err(|error| code(&error))?;
+        Ok(visible[device])
+    }
+
+    /// Takes a reference to another process's block; yields the device's number here.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_DEVICE` for a device that this process does not see.
+    pub(crate) fn open(&self, device: usize, block: u64) -> Answer<(usize, Block)> {
+        let Self::Gpu(compute, visible) = self else {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        };
+        let here = visible.iter().position(|seen| *seen == device);
+        let here = here.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
+        let opened = compute.open(device, block);
+        Ok((here, opened.map_err(|error| code(&error))?))
+    }
+
+    /// Makes a descriptor that stands for a block, or for `word` alone where that is 0.
+    pub(crate) fn export(&self, device: usize, block: u64, word: u64) -> Answer<OwnedFd> {
+        let Self::Gpu(compute, visible) = self else {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        };
+        let exported = compute.export(visible[device], block, word);
+        exported.map_err(|error| code(&error))
+    }
+
+    /// What a descriptor of [`Link::export`] stands for; its block is held from now on.
+    ///
+    /// # Errors
+    /// As [`Link::open`]; `CUDA_ERROR_INVALID_VALUE` for another descriptor.
+    pub(crate) fn import(&self, file: BorrowedFd<'_>) -> Answer<Imported> {
+        let Self::Gpu(compute, visible) = self else {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        };
+        let found = compute.import(file).map_err(|error| code(&error))?;
+        match visible.iter().position(|seen| *seen == found.device) {
+            Some(device) => Ok(Imported { device, ..found }),
+            None => {
+                if found.block.id != 0 {
+                    let released = compute.release(found.device, found.block.id);
+                    released.map_err(|error| code(&error))?;
+                }
+                Err(CUresult::CUDA_ERROR_INVALID_DEVICE)
+            }
         }
     }
 

@@ -257,7 +257,8 @@ fn free(address: u64) -> Answer {
     let driver = driver()?;
     state::current()?;
     let Some(range) = driver.ranges.remove(address, is_linear) else {
-        return crate::pool::free_now(driver, address);
+        let elsewhere = crate::sharing::free(driver, address);
+        return elsewhere.unwrap_or_else(|| crate::pool::free_now(driver, address));
     };
     if let Link::Gpu(..) = driver.link {
         wait_for_users(driver, &range)?;
@@ -275,7 +276,8 @@ pub(crate) fn free_in_order(
     stream: &Stream,
     address: u64,
 ) -> Option<Answer> {
-    let range = driver.ranges.remove(address, is_linear)?;
+    let fits = |range: &Range| is_linear(range) || range.kind == Kind::ImportedPiece;
+    let range = driver.ranges.remove(address, fits)?;
     let release = move || {
         if range.kind == Kind::Managed {
             close_to_host(range.start, range.bytes);

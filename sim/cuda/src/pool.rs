@@ -2,7 +2,7 @@
 //!
 //! A pool reserves device memory in large chunks and gives it back at the next synchronisation, as
 //! far as its release threshold allows. A freed piece is used again by the same stream at once, by
-//! others when the free has been reached. Pools for other processes, for the host and for managed
+//! others when the free has been reached. Pools for the host and for managed
 //! memory are refused.
 
 use std::collections::BTreeMap;
@@ -29,6 +29,9 @@ use crate::stream::{self, Flavour, PerThread, Plain, Stream};
 ///
 /// 32 MiB: what drivers are seen to do; a workload's many small pieces then cost one reservation.
 const CHUNK_BYTES: u64 = 32 << 20;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_FILE: u32 = 1;
 
 /// Pools that hold more than their threshold in chunks that may be unused.
 static TRIMMABLE: AtomicU32 = AtomicU32::new(0);
@@ -62,9 +65,23 @@ struct Contents {
 // SAFETY: the chunks' addresses are used only to move bytes, as the host asks for it.
 unsafe impl Send for Contents {}
 
+/// Whether other processes may have a part in a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// None.
+    Private,
+    /// They may; the pool's word among all processes.
+    Exportable(u64),
+    /// It is another process's: its pieces can be imported, none can be allocated.
+    Imported(u64),
+}
+
 /// A pool.
 pub(crate) struct Pool {
-    device: usize,
+    /// Its device.
+    pub(crate) device: usize,
+    /// Whether other processes may have a part in it.
+    pub(crate) sharing: Sharing,
     is_default: bool,
     threshold: AtomicU64,
     reuse: [AtomicU32; 3],
@@ -73,9 +90,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn new(device: usize, is_default: bool, max_bytes: u64) -> Self {
+    /// A pool without memory yet.
+    pub(crate) fn new(device: usize, is_default: bool, max_bytes: u64, sharing: Sharing) -> Self {
         Self {
             device,
+            sharing,
             is_default,
             threshold: AtomicU64::new(0),
             reuse: [const { AtomicU32::new(1) }; 3],
@@ -85,7 +104,7 @@ impl Pool {
     }
 
     fn allocate(self: &Arc<Self>, driver: &Driver, stream: &Stream, bytes: u64) -> Answer<u64> {
-        if bytes == 0 {
+        if bytes == 0 || matches!(self.sharing, Sharing::Imported(_)) {
             return Err(INVALID_VALUE);
         }
         let rounded = bytes
@@ -211,6 +230,13 @@ impl Pool {
         Ok(())
     }
 
+    /// The block that a piece lies in, and where.
+    pub(crate) fn chunk_of(&self, address: u64) -> Option<(u64, u64)> {
+        let contents = self.contents.lock();
+        let (start, chunk) = contents.chunks.range(..=address).next_back()?;
+        (address - start < chunk.bytes).then_some((chunk.block, address - start))
+    }
+
     fn is_trimmable(&self) -> bool {
         let contents = self.contents.lock();
         let threshold = self.threshold.load(Ordering::Relaxed);
@@ -309,7 +335,12 @@ fn end_if_unused(driver: &Driver, pool: &Arc<Pool>) -> Answer {
 
 fn default_pool(driver: &Driver, device: &Device) -> Arc<Pool> {
     let new = || {
-        let pool = Arc::new(Pool::new(device.info.index, true, u64::MAX));
+        let pool = Arc::new(Pool::new(
+            device.info.index,
+            true,
+            u64::MAX,
+            Sharing::Private,
+        ));
         driver.pools.add::<c_void>(Arc::clone(&pool));
         pool
     };
@@ -321,7 +352,11 @@ fn current_pool(driver: &Driver, device: &Device) -> Arc<Pool> {
     chosen.unwrap_or_else(|| default_pool(driver, device))
 }
 
-fn find(handle: CUmemoryPool) -> Answer<Arc<Pool>> {
+/// The pool behind a handle, unless it has been destroyed.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) fn find(handle: CUmemoryPool) -> Answer<Arc<Pool>> {
     let pool = driver()?.pools.find(handle).ok_or(INVALID_VALUE)?;
     if pool.contents.lock().is_destroyed {
         return Err(INVALID_VALUE);
@@ -389,7 +424,7 @@ fn create(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Answer {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let on_device = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
-    if asked.location.type_ != on_device || asked.handleTypes.0 != 0 {
+    if asked.location.type_ != on_device || asked.handleTypes.0 & !POSIX_FILE != 0 {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     // SAFETY: with this type the location holds an ordinal; every bit pattern is one.
@@ -399,7 +434,12 @@ fn create(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Answer {
         0 => u64::MAX,
         bytes => bytes,
     };
-    let pool = Pool::new(device, false, max_bytes);
+    let sharing = match asked.handleTypes.0 {
+        0 => Sharing::Private,
+        // Process ids tell processes apart, and the number its pools.
+        _ => Sharing::Exportable(u64::from(std::process::id()) << 32 | driver.number()),
+    };
+    let pool = Pool::new(device, false, max_bytes, sharing);
     out.write(driver.pools.add(Arc::new(pool)));
     Ok(())
 }

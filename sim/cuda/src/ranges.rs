@@ -25,6 +25,12 @@ pub(crate) enum Kind {
     Managed,
     /// A piece of a pool.
     Pool,
+    /// Another process's linear memory, opened by its IPC handle.
+    Opened,
+    /// A piece of another process's pool.
+    ImportedPiece,
+    /// A buffer in external memory.
+    External,
     /// A physical handle, mapped.
     Mapped,
     /// Page-locked memory of the library's own making.

@@ -19,6 +19,7 @@ use crate::module::{Function, Library, Module};
 use crate::pool::Pool;
 use crate::ranges::{Ranges, Reservation};
 use crate::registry::Registry;
+use crate::sharing::External;
 use crate::stream::{Lanes, Stream};
 use crate::vmm::Physical;
 
@@ -101,6 +102,8 @@ pub(crate) struct Driver {
     pub(crate) arrays: Registry<Array>,
     /// Mipmapped arrays.
     pub(crate) mipmaps: Registry<Mipmap>,
+    /// External memory.
+    pub(crate) externals: Registry<External>,
     /// The last number given to a context, stream or allocation.
     numbers: AtomicU64,
 }
@@ -172,6 +175,7 @@ impl Driver {
             physicals: Registry::new(),
             arrays: Registry::new(),
             mipmaps: Registry::new(),
+            externals: Registry::new(),
             numbers: AtomicU64::new(0),
         }
     }

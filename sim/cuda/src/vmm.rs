@@ -1,7 +1,7 @@
 //! Virtual memory management: reserved addresses, physical handles, and mappings between them.
 //!
-//! Physical memory lives until its last handle and its last mapping are gone. Handles for other
-//! processes and memory on the host are refused.
+//! Physical memory lives until its last handle and its last mapping are gone. Other processes
+//! have it by descriptor. Memory on the host is refused.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulonglong, c_void};
@@ -19,7 +19,11 @@ use sim::hardware::memory::LARGE_PAGE_BYTES;
 use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
 use crate::ranges::{Kind, Range, Reservation};
 use crate::registry::handle_of;
+use crate::sharing;
 use crate::state::{self, Driver, driver};
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_FILE: u32 = 1;
 
 /// Access that reads and writes; the only kind that there is besides none.
 const READ_WRITE: u32 = 3;
@@ -94,7 +98,8 @@ fn checked(
         return Err(INVALID_VALUE);
     }
     let device = device_of(driver, &property.location)?;
-    if property.requestedHandleTypes.0 != 0 || !property.win32HandleMetaData.is_null() {
+    if property.requestedHandleTypes.0 & !POSIX_FILE != 0 || !property.win32HandleMetaData.is_null()
+    {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     Ok((property, device))
@@ -342,13 +347,58 @@ fn property(out: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle)
 }
 
 fn export(
-    _: *mut c_void,
+    out: *mut c_void,
     handle: CUmemGenericAllocationHandle,
-    _: CUmemAllocationHandleType,
-    _: c_ulonglong,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
 ) -> Answer {
-    find(driver()?, handle)?;
-    Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+    let driver = driver()?;
+    let physical = find(driver, handle)?;
+    sharing::check_kind(kind, flags)?;
+    if physical.property.0.requestedHandleTypes.0 & POSIX_FILE == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let file = driver.link.export(physical.device, physical.block, 0)?;
+    sharing::put_file(out, file)
+}
+
+/// A handle of this process's own to what a descriptor stands for; the descriptor stays the host's.
+fn import(
+    out: *mut CUmemGenericAllocationHandle,
+    given: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> Answer {
+    let out = Out::claim(out)?;
+    let driver = driver()?;
+    sharing::check_kind(kind, 0)?;
+    let found = sharing::import(driver, sharing::file_in(given)?)?;
+    if found.block.id == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let mut property = CUmemAllocationProp {
+        type_: CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: kind,
+        location: CUmemLocation {
+            type_: CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
+            // SAFETY: plain numbers; the ordinal is written below.
+            ..unsafe { std::mem::zeroed() }
+        },
+        win32HandleMetaData: std::ptr::null_mut(),
+        // SAFETY: plain numbers, of which zero says "nothing special".
+        allocFlags: unsafe { std::mem::zeroed() },
+    };
+    property.location.__bindgen_anon_1.id = driver.devices[found.device].ordinal();
+    let physical = Physical {
+        device: found.device,
+        block: found.block.id,
+        bytes: found.block.charged_bytes,
+        offset: found.block.offset,
+        property: Property(property),
+        handles: AtomicU32::new(1),
+    };
+    let handle: *mut c_void = driver.physicals.add(Arc::new(physical));
+    out.write(handle as u64);
+    Ok(())
 }
 
 driver! {
@@ -364,4 +414,5 @@ driver! {
     cuMemGetAllocationGranularity(out: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) => granularity;
     cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) => property;
     cuMemExportToShareableHandle(shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: CUmemAllocationHandleType, flags: c_ulonglong) => export;
+    cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType) => import;
 }

@@ -158,6 +158,8 @@ plays! {
     arrays_take_their_padded_size_and_move_bytes
     an_array_without_backing_takes_nothing_until_it_is_mapped
     a_mipmapped_array_has_its_levels_until_its_context_ends
+    a_descriptor_holds_physical_memory_until_it_is_closed
+    external_memory_is_mapped_and_freed_without_ending_it
     a_pointer_says_what_it_is
     made_up_and_stale_handles_are_errors
     a_forked_child_is_not_initialised
@@ -216,6 +218,41 @@ fn memory_that_one_process_holds_is_missing_for_the_other() {
     hardware.play("finds_five_gibibytes_free");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[test]
+fn memory_that_processes_share_lives_as_long_as_one_of_them_holds_it() {
+    let hardware = Hardware::start("shared");
+    let gpu = hardware.gpu();
+    let notes = hardware.folder.join("notes");
+    let maker = |name: &str| {
+        let mut command = hardware.scene(name);
+        command.env("SIM_NOTES", &notes);
+        command
+    };
+    let mut child = maker("shares_what_it_has")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(child.stdout.as_mut().unwrap());
+    assert!(std::io::BufRead::lines(lines).any(|line| line.unwrap().contains("ready")));
+    let made = gpu.memory(0).used;
+    let output = maker("takes_what_is_shared").output().unwrap();
+    check(output);
+    assert_eq!(gpu.memory(0).used, made, "the maker holds it still");
+    let mut holder = maker("holds_what_is_shared")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(holder.stdout.as_mut().unwrap());
+    assert!(std::io::BufRead::lines(lines).any(|line| line.unwrap().contains("ready")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually(|| gpu.processes(0).len() == 1);
+    assert_eq!(gpu.memory(0).used, 4 << 20, "what the other holds stays");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    eventually(|| gpu.memory(0).used == 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The computing half of a connection: contexts, memory, streams.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -24,6 +24,17 @@ pub struct Block {
     pub offset: u64,
     /// Bytes charged.
     pub charged_bytes: u64,
+}
+
+/// What a descriptor stood for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Imported {
+    /// Its device.
+    pub device: usize,
+    /// Its block, held from now on; 0: none.
+    pub block: Block,
+    /// The word that goes with it.
+    pub word: u64,
 }
 
 /// A connection that computes.
@@ -134,6 +145,58 @@ impl Compute {
     pub fn release(&self, device: usize, block: u64) -> Result<(), GpuError> {
         let arguments = [device as u64, block];
         self.gpu.call(operation::RELEASE, &arguments).map(drop)
+    }
+
+    /// Lets other clients open a block of this client's.
+    ///
+    /// # Errors
+    /// [`GpuError::Refused`] for a block that this client has not.
+    pub fn share(&self, device: usize, block: u64) -> Result<(), GpuError> {
+        let arguments = [device as u64, block];
+        self.gpu.call(operation::SHARE, &arguments).map(drop)
+    }
+
+    /// Takes a reference to another client's block.
+    ///
+    /// # Errors
+    /// [`GpuError::Refused`] for a block that is not there, or not shared.
+    pub fn open(&self, device: usize, block: u64) -> Result<Block, GpuError> {
+        let arguments = [device as u64, block];
+        let (reply, _) = self.gpu.call(operation::OPEN, &arguments)?;
+        Ok(Block {
+            id: block,
+            offset: reply.values[0],
+            charged_bytes: reply.values[1],
+        })
+    }
+
+    /// Makes a descriptor that stands for `block` (0: none) and holds it while a copy of it is open.
+    ///
+    /// # Errors
+    /// [`GpuError::Refused`] for a block that this client has not.
+    pub fn export(&self, device: usize, block: u64, word: u64) -> Result<OwnedFd, GpuError> {
+        let arguments = [device as u64, block, word];
+        let (_, files) = self.gpu.call(operation::EXPORT, &arguments)?;
+        files.into_iter().next().ok_or(GpuError::Version)
+    }
+
+    /// Finds out what a descriptor stands for, and holds its block.
+    ///
+    /// # Errors
+    /// [`GpuError::Refused`] for a descriptor that [`Compute::export`] has not made.
+    pub fn import(&self, file: BorrowedFd<'_>) -> Result<Imported, GpuError> {
+        let files = [file.as_raw_fd()];
+        let (reply, _) = self.gpu.call_with(operation::IMPORT, &[], &files)?;
+        let [device, id, offset, charged_bytes, word, ..] = reply.values;
+        Ok(Imported {
+            device: usize::try_from(device).map_err(io::Error::other)?,
+            block: Block {
+                id,
+                offset,
+                charged_bytes,
+            },
+            word,
+        })
     }
 
     /// Submits `commands` to a stream, in order and with nothing between them, and yields the

@@ -14,7 +14,7 @@ mod compute;
 mod socket;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use parking_lot::Mutex;
 use thiserror::Error;
 
-pub use self::compute::{Block, Compute};
+pub use self::compute::{Block, Compute, Imported};
 use self::socket::exchange;
 pub(crate) use self::socket::{receive, send};
 use crate::profile::{PROFILES, Profile};
@@ -185,7 +185,7 @@ impl Gpu {
             reserved: 0,
             arguments,
         };
-        let (reply, mut files) = exchange(&socket, &request)?;
+        let (reply, mut files) = exchange(&socket, &request, &[])?;
         checked(&reply).map_err(|error| match error {
             GpuError::Refused => GpuError::Version,
             other => other,
@@ -310,6 +310,15 @@ impl Gpu {
     }
 
     fn call(&self, operation: u32, given: &[u64]) -> Result<(Reply, Vec<OwnedFd>), GpuError> {
+        self.call_with(operation, given, &[])
+    }
+
+    fn call_with(
+        &self,
+        operation: u32,
+        given: &[u64],
+        files: &[RawFd],
+    ) -> Result<(Reply, Vec<OwnedFd>), GpuError> {
         let mut arguments = [0; 7];
         arguments[..given.len()].copy_from_slice(given);
         let request = Request {
@@ -321,7 +330,7 @@ impl Gpu {
             return Err(GpuError::Gone);
         }
         let _one_at_a_time = self.control.lock();
-        let answer = exchange(&self.socket, &request);
+        let answer = exchange(&self.socket, &request, files);
         if matches!(answer, Err(GpuError::Gone)) {
             self.is_gone.store(true, Ordering::Relaxed);
         }

@@ -19,8 +19,9 @@ const ANSWER_LIMIT_MS: u16 = 10_000;
 pub(super) fn exchange(
     socket: &OwnedFd,
     request: &Request,
+    files: &[RawFd],
 ) -> Result<(Reply, Vec<OwnedFd>), GpuError> {
-    send(socket, &to_bytes(&request.to_words()), &[]).map_err(|_| GpuError::Gone)?;
+    send(socket, &to_bytes(&request.to_words()), files).map_err(|_| GpuError::Gone)?;
     let deadline = now_ns() + u64::from(ANSWER_LIMIT_MS) * 1_000_000;
     loop {
         let mut ask = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];

@@ -1,5 +1,6 @@
 //! The loop: rings in, engine, pages out; clients that come and go.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -39,6 +40,7 @@ enum Token {
     Timer,
     Socket(ClientId),
     Death(ClientId),
+    Export(u32),
 }
 
 impl Token {
@@ -49,6 +51,7 @@ impl Token {
             Self::Timer => 2,
             Self::Socket(client) => (1 << 32) | u64::from(client.0),
             Self::Death(client) => (2 << 32) | u64::from(client.0),
+            Self::Export(number) => (3 << 32) | u64::from(number),
         }
     }
 
@@ -59,6 +62,7 @@ impl Token {
             (0, 1) => Self::Doorbell,
             (0, _) => Self::Timer,
             (1, _) => Self::Socket(client),
+            (3, _) => Self::Export(client.0),
             _ => Self::Death(client),
         }
     }
@@ -68,6 +72,18 @@ impl Token {
 pub(super) struct Device {
     pub(super) file: OwnedFd,
     pub(super) memory: Memory,
+}
+
+/// What a descriptor of a client's stands for.
+pub(super) struct Export {
+    /// Our end of the pipe; kept for the epoll set.
+    pub(super) _end: OwnedFd,
+    /// What tells the pipe from others.
+    pub(super) inode: (u64, u64),
+    pub(super) device: u64,
+    /// 0: none.
+    pub(super) block: u64,
+    pub(super) word: u64,
 }
 
 /// A connected client.
@@ -104,6 +120,8 @@ pub(super) struct Process {
     pub(super) clients: NumberMap<ClientId, Client>,
     next_client: u32,
     pub(super) next_context: u64,
+    pub(super) exports: BTreeMap<u32, Export>,
+    pub(super) next_export: u32,
     free_slots: Vec<usize>,
     /// When the timer fired last.
     last_wake_ns: u64,
@@ -153,6 +171,8 @@ impl Process {
             clients: NumberMap::default(),
             next_client: 1,
             next_context: 1,
+            exports: BTreeMap::new(),
+            next_export: 0,
             free_slots: (0..MAX_CLIENTS).rev().collect(),
             last_wake_ns: 0,
         };
@@ -164,6 +184,12 @@ impl Process {
 
     fn watch(&self, file: impl AsFd, token: Token) -> nix::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, token.to_word());
+        self.epoll.add(file, event)
+    }
+
+    /// Listens for the end of the other end of a pipe, and for nothing else.
+    pub(super) fn watch_end(&self, file: &OwnedFd, number: u32) -> nix::Result<()> {
+        let event = EpollEvent::new(EpollFlags::empty(), Token::Export(number).to_word());
         self.epoll.add(file, event)
     }
 
@@ -208,6 +234,7 @@ impl Process {
                 let _ = self.timer.wait();
             }
             Token::Death(client) => self.end(client),
+            Token::Export(number) => self.end_export(number),
             Token::Socket(client) => self.answer(client),
         }
     }

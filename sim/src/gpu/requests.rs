@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
+use nix::fcntl::OFlag;
 use nix::sys::socket::{MsgFlags, recv};
 
-use super::process::{Device, Process, punch_all};
+use super::process::{Device, Export, Process, punch_all};
 use crate::client::{receive, send};
 use crate::hardware::memory::{BlockId, Kind, MemoryError};
 use crate::hardware::{ClientId, ContextId};
@@ -23,14 +24,14 @@ impl Process {
         if let Err(nix::Error::EAGAIN) = recv(client.socket.as_raw_fd(), &mut peek, flags) {
             return;
         }
-        let Ok(Some((bytes, _))) = receive(&client.socket) else {
+        let Ok(Some((bytes, given))) = receive(&client.socket) else {
             return self.end(id);
         };
         let request = Request::from_words(&from_bytes(&bytes));
         // What was submitted before the request happened before it.
         self.advance();
         let mut files = Vec::new();
-        let reply = match self.perform(id, &request, &mut files) {
+        let reply = match self.perform(id, &request, &given, &mut files) {
             Ok(values) => Reply {
                 status: status::OK,
                 reserved: 0,
@@ -55,6 +56,7 @@ impl Process {
         &mut self,
         id: ClientId,
         request: &Request,
+        given: &[OwnedFd],
         files: &mut Vec<OwnedFd>,
     ) -> Result<[u64; 7], u32> {
         let [first, second, third, ..] = request.arguments;
@@ -86,9 +88,77 @@ impl Process {
                     punch_all(&device.file, &[range]);
                 }
             }
+            operation::SHARE => self
+                .device(first)?
+                .memory
+                .share(id, BlockId(second))
+                .map_err(|error| refusal(&error))?,
+            operation::OPEN => {
+                let opened = self.device(first)?.memory.open(id, BlockId(second));
+                let placed = opened.map_err(|error| refusal(&error))?;
+                values[..2].copy_from_slice(&[placed.offset, placed.charged_bytes]);
+            }
+            operation::EXPORT => files.push(self.export(id, first, second, third)?),
+            operation::IMPORT => {
+                let file = given.first().ok_or(status::INVALID)?;
+                values[..5].copy_from_slice(&self.import(id, file)?);
+            }
             _ => return Err(status::INVALID),
         }
         Ok(values)
+    }
+
+    /// A pipe: its reading end stays here and says when the last copy of the other is closed.
+    fn export(&mut self, id: ClientId, device: u64, block: u64, word: u64) -> Result<OwnedFd, u32> {
+        let (here, there) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|_| status::EXHAUSTED)?;
+        let inode = inode_of(&here).ok_or(status::EXHAUSTED)?;
+        let number = self.next_export;
+        self.watch_end(&here, number)
+            .map_err(|_| status::EXHAUSTED)?;
+        let memory = &mut self.device(device)?.memory;
+        if block != 0 {
+            let exported = memory.export(id, BlockId(block));
+            exported.map_err(|error| refusal(&error))?;
+        }
+        self.next_export = number.wrapping_add(1);
+        self.exports.insert(
+            number,
+            Export {
+                _end: here,
+                inode,
+                device,
+                block,
+                word,
+            },
+        );
+        Ok(there)
+    }
+
+    fn import(&mut self, id: ClientId, file: &OwnedFd) -> Result<[u64; 5], u32> {
+        let inode = inode_of(file).ok_or(status::INVALID)?;
+        let mut exports = self.exports.values();
+        let export = exports.find(|export| export.inode == inode);
+        let export = export.ok_or(status::INVALID)?;
+        let (device, block, word) = (export.device, export.block, export.word);
+        if block == 0 {
+            return Ok([device, 0, 0, 0, word]);
+        }
+        let opened = self.device(device)?.memory.open(id, BlockId(block));
+        let placed = opened.map_err(|error| refusal(&error))?;
+        Ok([device, block, placed.offset, placed.charged_bytes, word])
+    }
+
+    /// The last copy of a descriptor is closed.
+    pub(super) fn end_export(&mut self, number: u32) {
+        let Some(export) = self.exports.remove(&number) else {
+            return;
+        };
+        if let Ok(device) = self.device(export.device)
+            && let Some(range) = device.memory.end_export(BlockId(export.block))
+        {
+            punch_all(&device.file, &[range]);
+        }
+        self.tell();
     }
 
     fn hello(
@@ -170,6 +240,12 @@ impl Process {
             .fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Tells pipes apart: both ends of one have the same.
+fn inode_of(file: &OwnedFd) -> Option<(u64, u64)> {
+    let found = nix::sys::stat::fstat(file).ok()?;
+    Some((found.st_dev, found.st_ino))
 }
 
 fn copy_of(file: &impl AsFd) -> Result<OwnedFd, u32> {

@@ -78,8 +78,45 @@ struct Block {
     kind: Kind,
     range: Range<u64>,
     charged: u64,
+    /// References of its owner.
     references: u32,
+    /// References of others.
+    guests: Vec<(ClientId, u32)>,
+    /// Handles that no client holds: descriptors, wherever they are.
+    exports: u32,
+    /// Whether others may open it by its name.
+    is_shared: bool,
 }
+
+impl Block {
+    /// The references that `client` holds.
+    fn of(&mut self, client: ClientId) -> Option<&mut u32> {
+        if self.owner == client {
+            return Some(&mut self.references).filter(|references| **references > 0);
+        }
+        let mut guests = self.guests.iter_mut();
+        guests
+            .find(|(guest, _)| *guest == client)
+            .map(|(_, references)| references)
+    }
+
+    fn add(&mut self, client: ClientId) {
+        if let Some(references) = self.of(client) {
+            *references += 1;
+        } else if self.owner == client {
+            self.references = 1;
+        } else {
+            self.guests.push((client, 1));
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.references > 0 || self.exports > 0 || !self.guests.is_empty()
+    }
+}
+
+/// Who pays for what only descriptors hold: nobody has this name.
+const NOBODY: ClientId = ClientId(u32::MAX);
 
 /// The memory of one device.
 #[derive(Debug)]
@@ -179,6 +216,9 @@ impl Memory {
                 range,
                 charged,
                 references: 1,
+                guests: Vec::new(),
+                exports: 0,
+                is_shared: false,
             },
         );
         self.used += charged;
@@ -191,9 +231,53 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::NoBlock`] if it has no such block.
     pub fn retain(&mut self, client: ClientId, block: BlockId) -> Result<(), MemoryError> {
-        let block = self.owned(client, block)?;
-        block.references += 1;
+        *self.held_block(client, block)? += 1;
         Ok(())
+    }
+
+    /// Lets others open a block of `client`'s by its name; yields its bytes.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoBlock`] if it has no such block.
+    pub fn share(&mut self, client: ClientId, block: BlockId) -> Result<(), MemoryError> {
+        self.held_block(client, block)?;
+        let shared = self.blocks.get_mut(&block).ok_or(MemoryError::NoBlock)?;
+        shared.is_shared = true;
+        Ok(())
+    }
+
+    /// Gives `client` a reference to a block that is shared, whoever owns it: the owner keeps paying.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoBlock`] if there is none, or it is not shared.
+    pub fn open(&mut self, client: ClientId, block: BlockId) -> Result<Placed, MemoryError> {
+        let shared = self.blocks.get_mut(&block);
+        let shared = shared.filter(|held| held.is_shared);
+        let held = shared.ok_or(MemoryError::NoBlock)?;
+        held.add(client);
+        Ok(Placed {
+            block,
+            offset: held.range.start,
+            charged_bytes: held.charged,
+        })
+    }
+
+    /// Lets a descriptor hold a block of `client`'s.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoBlock`] if it has no such block.
+    pub fn export(&mut self, client: ClientId, block: BlockId) -> Result<(), MemoryError> {
+        self.share(client, block)?;
+        let held = self.blocks.get_mut(&block).ok_or(MemoryError::NoBlock)?;
+        held.exports += 1;
+        Ok(())
+    }
+
+    /// The descriptor is gone; yields the range to punch out if it was the last to hold the block.
+    pub fn end_export(&mut self, block: BlockId) -> Option<Range<u64>> {
+        let held = self.blocks.get_mut(&block)?;
+        held.exports = held.exports.saturating_sub(1);
+        self.free_unheld(block)
     }
 
     /// Drops a reference; the last one frees the block and yields the range to punch out.
@@ -205,12 +289,8 @@ impl Memory {
         client: ClientId,
         block: BlockId,
     ) -> Result<Option<Range<u64>>, MemoryError> {
-        let held = self.owned(client, block)?;
-        held.references -= 1;
-        if held.references > 0 {
-            return Ok(None);
-        }
-        Ok(self.free_block(block))
+        *self.held_block(client, block)? -= 1;
+        Ok(self.free_unheld(block))
     }
 
     /// Charges `bytes` to `client` for the life of `context`: what a context itself takes.
@@ -239,12 +319,27 @@ impl Memory {
             self.used -= bytes;
             self.uncharge(client, bytes);
         }
-        self.free_where(|block| block.kind == Kind::Linear(context))
+        let ends = |block: &mut Block| {
+            let ends = block.kind == Kind::Linear(context);
+            if ends {
+                block.references = 0;
+            }
+            ends
+        };
+        self.free_where(ends)
     }
 
     /// Frees everything that `client` holds; yields the ranges to punch out.
     pub fn end_client(&mut self, client: ClientId) -> Vec<Range<u64>> {
-        let ranges = self.free_where(|block| block.owner == client);
+        let ranges = self.free_where(|block| {
+            let is_guest = block.of(client).is_some() && block.owner != client;
+            block.guests.retain(|(guest, _)| *guest != client);
+            if block.owner == client {
+                block.references = 0;
+            }
+            is_guest || block.owner == client
+        });
+        self.hand_over(client);
         let mut overhead = 0;
         self.overhead.retain(|_, (owner, bytes)| {
             let stays = *owner != client;
@@ -258,25 +353,51 @@ impl Memory {
         ranges
     }
 
-    fn owned(&mut self, client: ClientId, block: BlockId) -> Result<&mut Block, MemoryError> {
-        self.blocks
-            .get_mut(&block)
-            .filter(|held| held.owner == client)
-            .ok_or(MemoryError::NoBlock)
+    /// What `client` holds of a block.
+    fn held_block(&mut self, client: ClientId, block: BlockId) -> Result<&mut u32, MemoryError> {
+        let held = self.blocks.get_mut(&block).ok_or(MemoryError::NoBlock)?;
+        held.of(client).ok_or(MemoryError::NoBlock)
     }
 
-    fn free_where(&mut self, goes: impl Fn(&Block) -> bool) -> Vec<Range<u64>> {
+    /// What a client leaves behind that others hold, the first of them pays from now on.
+    fn hand_over(&mut self, client: ClientId) {
+        let mut moved = Vec::new();
+        for block in self.blocks.values_mut() {
+            if block.owner != client {
+                continue;
+            }
+            let first = (!block.guests.is_empty()).then(|| block.guests.remove(0));
+            (block.owner, block.references) = first.unwrap_or((NOBODY, 0));
+            block.kind = Kind::Physical;
+            moved.push((block.owner, block.charged));
+        }
+        for (owner, bytes) in moved {
+            self.uncharge(client, bytes);
+            *self.held.entry(owner).or_insert(0) += bytes;
+        }
+    }
+
+    /// Lets `goes` change every block and say which may have become free.
+    fn free_where(&mut self, mut goes: impl FnMut(&mut Block) -> bool) -> Vec<Range<u64>> {
         let mut doomed: Vec<BlockId> = self
             .blocks
-            .iter()
-            .filter(|(_, block)| goes(block))
-            .map(|(id, _)| *id)
+            .iter_mut()
+            .filter_map(|(id, block)| goes(block).then_some(*id))
             .collect();
         doomed.sort_unstable();
         doomed
             .into_iter()
-            .filter_map(|id| self.free_block(id))
+            .filter_map(|id| self.free_unheld(id))
             .collect()
+    }
+
+    fn free_unheld(&mut self, id: BlockId) -> Option<Range<u64>> {
+        let block = self.blocks.get_mut(&id)?;
+        block.guests.retain(|(_, references)| *references > 0);
+        if block.is_held() {
+            return None;
+        }
+        self.free_block(id)
     }
 
     fn free_block(&mut self, id: BlockId) -> Option<Range<u64>> {
@@ -398,6 +519,34 @@ mod tests {
         memory.allocate(ME, Kind::Physical, 2 << 20).unwrap();
         assert_eq!(memory.end_context(CONTEXT).len(), 1);
         assert_eq!(memory.used(), 2 << 20);
+    }
+
+    #[test]
+    fn shared_memory_lives_as_long_as_anybody_holds_it_and_its_maker_pays() {
+        let mut memory = Memory::new(8 << 30);
+        let placed = memory.allocate(ME, LINEAR, 4096).unwrap();
+        assert_eq!(memory.open(OTHER, placed.block), Err(MemoryError::NoBlock));
+        memory.share(ME, placed.block).unwrap();
+        assert_eq!(memory.open(OTHER, placed.block), Ok(placed));
+        assert_eq!(memory.release(ME, placed.block), Ok(None));
+        assert_eq!((memory.held_by(ME), memory.held_by(OTHER)), (4096, 0));
+        assert_eq!(memory.end_client(ME), []);
+        assert_eq!((memory.held_by(ME), memory.held_by(OTHER)), (0, 4096));
+        assert!(memory.release(OTHER, placed.block).unwrap().is_some());
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_descriptor_holds_memory_even_when_its_makers_process_is_gone() {
+        let mut memory = Memory::new(8 << 30);
+        let placed = memory.allocate(ME, Kind::Physical, 2 << 20).unwrap();
+        memory.export(ME, placed.block).unwrap();
+        assert_eq!(memory.end_client(ME), []);
+        assert_eq!((memory.used(), memory.held_by(ME)), (2 << 20, 0));
+        memory.open(OTHER, placed.block).unwrap();
+        assert_eq!(memory.end_export(placed.block), None);
+        assert_eq!(memory.end_client(OTHER).len(), 1);
+        assert_eq!(memory.used(), 0);
     }
 
     #[test]

@@ -1473,3 +1473,232 @@ fn a_mipmapped_array_has_its_levels_until_its_context_ends() {
     assert_eq!(free_bytes(), 8 * GIB);
     fails!(cuMipmappedArrayDestroy(mipmap), CUDA_ERROR_INVALID_HANDLE);
 }
+
+/// Physical memory that other processes may have.
+fn shareable(bytes: usize) -> CUmemGenericAllocationHandle {
+    let mut property: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    property.type_ = CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+    property.location.type_ = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    property.requestedHandleTypes = POSIX_FILE;
+    let mut handle = 0;
+    ok!(cuMemCreate(&mut handle, bytes, &property, 0));
+    handle
+}
+
+const POSIX_FILE: CUmemAllocationHandleType =
+    CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+fn export(handle: CUmemGenericAllocationHandle) -> c_int {
+    let mut file: c_int = -1;
+    ok!(cuMemExportToShareableHandle(
+        (&raw mut file).cast(),
+        handle,
+        POSIX_FILE,
+        0
+    ));
+    file
+}
+
+fn eventually_free(bytes: usize) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while free_bytes() != bytes {
+        assert!(Instant::now() < deadline, "{} bytes free", free_bytes());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn a_descriptor_holds_physical_memory_until_it_is_closed() {
+    context();
+    let handle = shareable(4 * MIB);
+    let file = export(handle);
+    ok!(cuMemRelease(handle));
+    assert_eq!(free_bytes(), 8 * GIB - 4 * MIB);
+    let mut again = 0;
+    let given = number(file as usize);
+    ok!(cuMemImportFromShareableHandle(
+        &mut again, given, POSIX_FILE
+    ));
+    assert_eq!(unsafe { libc::close(file) }, 0);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(free_bytes(), 8 * GIB - 4 * MIB);
+    ok!(cuMemRelease(again));
+    eventually_free(8 * GIB);
+    let private = physical(2 * MIB).unwrap();
+    let mut none: c_int = -1;
+    fails!(
+        cuMemExportToShareableHandle((&raw mut none).cast(), private, POSIX_FILE, 0),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    fails!(
+        cuMemImportFromShareableHandle(&mut again, number(1), POSIX_FILE),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    assert_eq!(none, -1);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn external_memory_is_mapped_and_freed_without_ending_it() {
+    context();
+    let handle = shareable(4 * MIB);
+    let mut asked: CUDA_EXTERNAL_MEMORY_HANDLE_DESC = unsafe { std::mem::zeroed() };
+    asked.type_ = CUexternalMemoryHandleType_enum::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    asked.handle.fd = export(handle);
+    asked.size = 4 << 20;
+    let mut memory = null_mut();
+    ok!(cuImportExternalMemory(&mut memory, &asked));
+    ok!(cuMemRelease(handle));
+    let mut buffer: CUDA_EXTERNAL_MEMORY_BUFFER_DESC = unsafe { std::mem::zeroed() };
+    (buffer.offset, buffer.size) = (1 << 20, 1 << 20);
+    let (mut first, mut second) = (0, 0);
+    ok!(cuExternalMemoryGetMappedBuffer(&mut first, memory, &buffer));
+    ok!(cuExternalMemoryGetMappedBuffer(
+        &mut second,
+        memory,
+        &buffer
+    ));
+    ok!(cuMemsetD8_v2(first, 9, MIB));
+    let mut byte = 0u8;
+    ok!(cuMemcpyDtoH_v2((&raw mut byte).cast(), second + 77, 1));
+    assert_eq!(byte, 9);
+    ok!(cuMemFree_v2(first));
+    ok!(cuDestroyExternalMemory(memory));
+    assert_eq!(free_bytes(), 8 * GIB - 4 * MIB);
+    ok!(cuMemFree_v2(second));
+    eventually_free(8 * GIB);
+    fails!(cuMemFree_v2(second), CUDA_ERROR_INVALID_VALUE);
+    fails!(cuDestroyExternalMemory(memory), CUDA_ERROR_INVALID_HANDLE);
+}
+
+fn notes() -> std::path::PathBuf {
+    std::env::var_os("SIM_NOTES").unwrap().into()
+}
+
+fn shareable_pool() -> CUmemoryPool {
+    let mut asked: CUmemPoolProps = unsafe { std::mem::zeroed() };
+    asked.allocType = CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+    asked.handleTypes = POSIX_FILE;
+    asked.location.type_ = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    let mut pool = null_mut();
+    ok!(cuMemPoolCreate(&mut pool, &asked));
+    pool
+}
+
+/// Linear memory, physical memory and a piece of a pool, each full of its own number.
+#[test]
+#[ignore = "a scene that another test plays"]
+fn shares_what_it_has() {
+    context();
+    let linear = allocate(4 * MIB);
+    ok!(cuMemsetD8_v2(linear, 1, 4 * MIB));
+    let mut handle: CUipcMemHandle = unsafe { std::mem::zeroed() };
+    ok!(cuIpcGetMemHandle(&mut handle, linear));
+    let mut own = 0;
+    fails!(
+        cuIpcOpenMemHandle_v2(&mut own, handle, 1),
+        CUDA_ERROR_INVALID_CONTEXT
+    );
+    let file = export(shareable(2 * MIB));
+    let pool = shareable_pool();
+    let mut piece = 0;
+    ok!(cuMemAllocFromPoolAsync(&mut piece, MIB, pool, null_mut()));
+    ok!(cuMemsetD8_v2(piece, 3, MIB));
+    let mut data: CUmemPoolPtrExportData = unsafe { std::mem::zeroed() };
+    ok!(cuMemPoolExportPointer(&mut data, piece));
+    let mut pool_file: c_int = -1;
+    ok!(cuMemPoolExportToShareableHandle(
+        (&raw mut pool_file).cast(),
+        pool,
+        POSIX_FILE,
+        0
+    ));
+    let mut note: Vec<u8> = handle.reserved.map(|byte| byte as u8).to_vec();
+    note.extend(data.reserved);
+    let process = std::process::id();
+    note.extend(format!("/proc/{process}/fd/{file} /proc/{process}/fd/{pool_file}").bytes());
+    std::fs::write(notes(), note).unwrap();
+    say_ready();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// What the notes say: the IPC handle, the piece, descriptors of the physical memory and of the pool.
+fn read_notes() -> (CUipcMemHandle, CUmemPoolPtrExportData, [c_int; 2]) {
+    let note = std::fs::read(notes()).unwrap();
+    let mut handle: CUipcMemHandle = unsafe { std::mem::zeroed() };
+    let mut data: CUmemPoolPtrExportData = unsafe { std::mem::zeroed() };
+    for index in 0..64 {
+        handle.reserved[index] = note[index] as c_char;
+        data.reserved[index] = note[64 + index];
+    }
+    let paths = String::from_utf8(note[128..].to_vec()).unwrap();
+    let mut files = paths.split(' ').map(|path| {
+        use std::os::fd::IntoRawFd as _;
+        let file = std::fs::OpenOptions::new().write(true).open(path);
+        file.unwrap().into_raw_fd()
+    });
+    (handle, data, [files.next().unwrap(), files.next().unwrap()])
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn takes_what_is_shared() {
+    context();
+    let before = free_bytes();
+    let (handle, mut data, [file, pool_file]) = read_notes();
+    let (mut first, mut second, mut byte) = (0, 0, 0u8);
+    ok!(cuIpcOpenMemHandle_v2(&mut first, handle, 1));
+    ok!(cuIpcOpenMemHandle_v2(&mut second, handle, 1));
+    assert_eq!(first, second);
+    ok!(cuMemcpyDtoH_v2((&raw mut byte).cast(), first + 4321, 1));
+    assert_eq!(byte, 1);
+    fails!(cuMemFree_v2(first), CUDA_ERROR_INVALID_VALUE);
+    ok!(cuIpcCloseMemHandle(first));
+    ok!(cuMemcpyDtoH_v2((&raw mut byte).cast(), first, 1));
+    ok!(cuIpcCloseMemHandle(first));
+    fails!(cuIpcCloseMemHandle(first), CUDA_ERROR_INVALID_VALUE);
+    let mut physical = 0;
+    let given = number(file as usize);
+    ok!(cuMemImportFromShareableHandle(
+        &mut physical,
+        given,
+        POSIX_FILE
+    ));
+    ok!(cuMemRelease(physical));
+    let mut pool = null_mut();
+    let given = number(pool_file as usize);
+    ok!(cuMemPoolImportFromShareableHandle(
+        &mut pool, given, POSIX_FILE, 0
+    ));
+    let mut piece = 0;
+    fails!(
+        cuMemAllocFromPoolAsync(&mut piece, MIB, pool, null_mut()),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    ok!(cuMemPoolImportPointer(&mut piece, pool, &mut data));
+    ok!(cuMemcpyDtoH_v2((&raw mut byte).cast(), piece + 99, 1));
+    assert_eq!(byte, 3);
+    ok!(cuMemFreeAsync(piece, null_mut()));
+    ok!(cuCtxSynchronize());
+    data.reserved[0] = 0;
+    fails!(
+        cuMemPoolImportPointer(&mut piece, pool, &mut data),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    assert_eq!(free_bytes(), before);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn holds_what_is_shared() {
+    context();
+    let (handle, _, files) = read_notes();
+    for file in files {
+        assert_eq!(unsafe { libc::close(file) }, 0);
+    }
+    let mut at = 0;
+    ok!(cuIpcOpenMemHandle_v2(&mut at, handle, 1));
+    say_ready();
+    std::thread::sleep(Duration::from_secs(60));
+}
