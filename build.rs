@@ -78,6 +78,8 @@ fn run() -> Result<(), Failure> {
     rerun_if_changed(&root.join("build.rs"));
     tell_revision(&root);
 
+    tell_coverage(&root)?;
+
     let nested = nested_target()?;
     let folder = nested.join("sluice");
     build_libraries(&root, &nested)?;
@@ -86,6 +88,23 @@ fn run() -> Result<(), Failure> {
     // that this alone never calls for another run.
     rerun_if_changed(&folder.join("libsluice.so"));
     println!("cargo:rustc-env=SLUICE_LIBRARIES={}", folder.display());
+    Ok(())
+}
+
+/// Writes down which symbols the stand-in's sources implement, for `sluice sim coverage`.
+fn tell_coverage(root: &Path) -> Result<(), Failure> {
+    let mut text = String::new();
+    for (name, sources) in [
+        ("IMPLEMENTED_DRIVER", "sim/cuda/src"),
+        ("IMPLEMENTED_NVML", "sim/nvml/src"),
+    ] {
+        let symbols = exports::defined_in(&root.join(sources));
+        text += &format!("static {name}: &[&str] = &{:?};\n", Vec::from_iter(symbols));
+    }
+    fs::write(
+        PathBuf::from(variable("OUT_DIR")?).join("coverage.rs"),
+        text,
+    )?;
     Ok(())
 }
 

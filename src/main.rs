@@ -7,6 +7,7 @@ mod bench;
 mod children;
 mod choice;
 mod client;
+mod coverage;
 mod daemon_command;
 mod demo;
 mod exit;

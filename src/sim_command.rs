@@ -4,6 +4,7 @@
 //! without Sluice in front: what the program does there is what it would do without us.
 
 use crate::children::dies_with_us;
+use crate::coverage;
 use crate::exit::Exit;
 use crate::gpu::{self, GpuOptions};
 use crate::interrupt;
@@ -30,6 +31,7 @@ pub(crate) struct Arguments {
 enum Sim {
     Gpu(GpuArguments),
     Run(RunArguments),
+    Coverage(coverage::Arguments),
 }
 
 /// Is the hardware, until it is told to stop
@@ -59,11 +61,12 @@ struct RunArguments {
     command: Vec<OsString>,
 }
 
-/// Does either.
+/// Does one of them.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     match &arguments.command {
         Sim::Gpu(arguments) => gpu::serve(&arguments.socket, &arguments.options),
         Sim::Run(arguments) => run_on(arguments),
+        Sim::Coverage(arguments) => coverage::run(arguments),
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 use support::stepper::number;
-use support::{GIB, MIB, Node, Stepper};
+use support::{GIB, MIB, Node, Setup, Stepper};
 
 fn reserved(program: &mut Stepper, pool: &str) -> u64 {
     number(&program.ok(&format!("pool-reserved {pool}")), "bytes") as u64
@@ -112,4 +112,36 @@ fn a_destroyed_pool_s_live_allocations_stay_charged() {
     program.ok("synchronize");
     assert_eq!(node.used("web", 0), 0);
     assert_eq!(node.hardware.truth(0), 0);
+}
+
+#[test]
+fn a_pool_is_charged_on_its_own_device_whatever_the_streams_device_is() {
+    let node = Node::with(&Setup {
+        devices: 2,
+        ..Setup::default()
+    });
+    let mut program = node.ready_stepper("web", "1GiB");
+    program.ok("pool-current other 1");
+    program.ok("pool-alloc a 8MiB other");
+    assert_eq!(node.used("web", 0), 0);
+    assert_eq!(node.used("web", 1), node.hardware.truth(1));
+    assert!(node.used("web", 1) >= 8 * MIB);
+}
+
+#[test]
+fn a_pool_that_grew_beyond_the_cap_keeps_nothing_of_it() {
+    let node = Node::start();
+    let mut program = node.ready_stepper("web", "48MiB");
+    program.ok("pool-current pool 0");
+    program.ok("pool-keep-all pool");
+    program.ok("alloc a 40MiB");
+    for _ in 0..3 {
+        // The driver takes more at once than is left.
+        program.refused("pool-alloc b 64KiB");
+        program.ok("synchronize");
+        assert_eq!(program.used(), 40 * MIB);
+        assert_eq!(node.hardware.truth(0), 40 * MIB);
+    }
+    program.ok("free a");
+    program.ok("pool-alloc b 64KiB");
 }

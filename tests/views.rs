@@ -2,8 +2,10 @@
 
 mod support;
 
+use serde_json::Value;
+use std::process::Command;
 use support::stepper::number;
-use support::{GIB, MIB, Node, PATIENCE, Program, Setup, Stepper};
+use support::{GIB, MIB, Node, PATIENCE, Program, Setup, Stepper, python, succeed};
 
 /// What a process sees of device `device`: total and used by each way to ask.
 #[track_caller]
@@ -130,4 +132,28 @@ fn a_monitor_that_never_calls_cuda_sees_the_cap_and_takes_no_part() {
     holder.ok("alloc b 1GiB");
     let seen = monitor.ok("nvml-memory 0");
     assert_eq!(number(&seen, "used") as u64, 2 * GIB);
+}
+
+#[test]
+fn a_tenant_sees_its_own_processes_and_nobody_else_s() {
+    let node = Node::start();
+    let web = node.tenant("web", "1GiB");
+    let mut own = web.ready_stepper();
+    own.ok("alloc a 64MiB");
+    let mut other = node.ready_stepper("batch", "1GiB");
+    other.ok("alloc a 64MiB");
+    let mut both = [own.pid(), other.pid()];
+    both.sort_unstable();
+
+    let script = python::script("ml_py_processes.py");
+    let list = |command: &mut Command| -> Value {
+        let printed = succeed(command.arg(&script), PATIENCE);
+        serde_json::from_str(&printed).expect("the script prints JSON")
+    };
+    let inside = list(&mut web.command(python::interpreter()));
+    let outside = list(&mut node.hardware.command(python::interpreter()));
+    for form in ["v1", "v2", "v3"] {
+        assert_eq!(inside[form], serde_json::json!([own.pid()]), "{form}");
+        assert_eq!(outside[form], serde_json::json!(both), "{form}");
+    }
 }

@@ -4,7 +4,7 @@
 
 use crate::claim::Out;
 use crate::session;
-use crate::{account, array, blocks};
+use crate::{account, array, blocks, pool};
 use ffi::driver::{CUcontext, CUdevice, CUresult};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -72,5 +72,6 @@ fn ended(context: usize) {
             account::release(seat, block.device, block.units);
         }
         array::context_ended(context);
+        pool::synchronised(seat);
     }
 }

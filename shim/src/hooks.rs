@@ -7,7 +7,7 @@
 //! belongs to is in `ffi::symbols`.
 
 use crate::real::{Library, genuine, ordinal_of};
-use crate::{array, context, init, lookup, management, memory, pool, query, vmm};
+use crate::{array, context, init, lookup, management, memory, neighbours, pool, query, vmm};
 use ffi::driver::*;
 use ffi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -148,6 +148,32 @@ hooks! {
         => management::memory_info;
     nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t)
         => management::memory_info_v2;
+
+    // Only the tenant's own processes.
+    nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t)
+        => neighbours::running_v1;
+    nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t)
+        => neighbours::running_v2;
+    nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t)
+        => neighbours::running_v3;
+    nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t)
+        => neighbours::running_v1;
+    nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t)
+        => neighbours::running_v2;
+    nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t)
+        => neighbours::running_v3;
+    nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t)
+        => neighbours::running_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t)
+        => neighbours::running_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t)
+        => neighbours::running_v3;
+    nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t)
+        => neighbours::detail_list;
+    nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, samples: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, since: c_ulonglong)
+        => neighbours::utilization;
+    nvmlDeviceGetProcessesUtilizationInfo(device: nvmlDevice_t, info: *mut nvmlProcessesUtilizationInfo_t)
+        => neighbours::utilization_info;
 }
 
 /// Our export for the symbol with this ordinal, if it has a hook.

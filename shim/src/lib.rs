@@ -16,6 +16,7 @@
 //! | [`account`] | this process's account in the usage page |
 //! | [`memory`], [`pool`], [`vmm`], [`context`] | what allocates and frees, and whose end frees all |
 //! | [`query`], [`management`] | the cap shown as the size of the GPU, by CUDA and by NVML |
+//! | [`neighbours`] | NVML's lists of processes, reduced to the tenant's own |
 //! | [`device`], [`blocks`], [`claim`] | devices by UUID, live allocations by address, places named by the host |
 //! | [`log`], [`fork`] | standard error, and children |
 //!
@@ -49,6 +50,7 @@ mod log;
 mod lookup;
 mod management;
 mod memory;
+mod neighbours;
 mod pool;
 mod query;
 mod real;

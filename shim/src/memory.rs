@@ -269,6 +269,7 @@ pub(crate) fn freed(address: u64, forward: impl FnOnce() -> CUresult) -> CUresul
             if let Some(block) = blocks::take(address, number) {
                 account::release(seat, block.device, block.units);
             }
+            pool::synchronised(seat);
         }
         None => pool::after_free(seat, address),
     }

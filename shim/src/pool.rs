@@ -25,6 +25,7 @@ use ffi::driver::{
     CUcontext, CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocationType, CUmemPoolProps,
     CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus,
 };
+use std::ffi::c_int;
 
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
 const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,6 +129,7 @@ fn alloc(
         return result;
     }
     if !fits {
+        // The stream may have to get to the free first: then a later synchronisation trims.
         give_back(flavour, address, stream);
         trim(seat);
         account::count_refusal(seat, device, bytes as u64);
@@ -257,6 +259,19 @@ fn after_synchronisation(result: CUresult) {
         && charge::is_used()
         && let Some(seat) = session::seat()
     {
+        synchronised(seat);
+    }
+}
+
+/// The driver has waited for work, and pools may have given memory back: after a synchronisation, and
+/// after a free or the end of a context, which wait as well.
+pub(crate) fn synchronised(seat: Seat) {
+    if !charge::is_used() {
+        return;
+    }
+    if charge::was_over() {
+        trim(seat);
+    } else {
         look_again(seat);
     }
 }
@@ -308,8 +323,30 @@ fn current_pool(stream: CUstream) -> Option<CUmemoryPool> {
     (result == SUCCESS).then_some(pool)
 }
 
-/// The tenant's device that a pool lies on: as it was created, else the stream's.
+/// The tenant's device that a pool lies on: as it was created, or the device that came with it.
 fn device_of(seat: Seat, pool: CUmemoryPool, stream: CUstream) -> Option<Index> {
     let known = charge::device(pool);
-    known.or_else(|| device::by_ordinal(seat.pages, ordinal_of(stream)?))
+    known.or_else(|| {
+        let ordinal = owner_of(pool, ordinal_of(stream)?);
+        device::by_ordinal(seat.pages, ordinal)
+    })
+}
+
+/// CUDA's number of the device whose default pool this is: of all of them, the likely one first, which
+/// it also is where the driver cannot say.
+fn owner_of(pool: CUmemoryPool, likely: CUdevice) -> CUdevice {
+    let is_default_of = |device: CUdevice| {
+        let mut default: CUmemoryPool = std::ptr::null_mut();
+        // SAFETY: a place for one handle.
+        let result = unsafe { crate::real::cuDeviceGetDefaultMemPool(&mut default, device) };
+        result == SUCCESS && default == pool
+    };
+    let mut count: c_int = 0;
+    // SAFETY: a place for one number.
+    if is_default_of(likely) || unsafe { crate::real::cuDeviceGetCount(&mut count) } != SUCCESS {
+        return likely;
+    }
+    (0..count)
+        .find(|device| is_default_of(*device))
+        .unwrap_or(likely)
 }

@@ -346,6 +346,8 @@ real_functions! {
     Driver cuCtxGetDevice(device: *mut CUdevice) -> CUresult;
     Driver cuCtxPopCurrent_v2(context: *mut CUcontext) -> CUresult;
     Driver cuCtxPushCurrent_v2(context: CUcontext) -> CUresult;
+    Driver cuDeviceGetCount(count: *mut c_int) -> CUresult;
+    Driver cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice) -> CUresult;
     Driver cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) -> CUresult;
     Driver cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult;
     Driver cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) -> CUresult;

@@ -295,6 +295,17 @@ impl Node {
         );
     }
 
+    /// Changes a tenant's cap on all its devices, without a process that asks for it.
+    #[track_caller]
+    pub fn patch_memory(&self, name: &str, memory: &str) {
+        let body = format!("{{\"memory\":\"{memory}\"}}");
+        let path = format!("/v1/tenants/{name}");
+        let (code, answer) = self
+            .exchange("PATCH", &path, &body)
+            .expect("the daemon answers");
+        assert_eq!(code, 200, "{answer}");
+    }
+
     #[track_caller]
     fn get(&self, path: &str) -> Value {
         let (code, body) = self.try_get(path).expect("the daemon answers");
@@ -303,9 +314,17 @@ impl Node {
     }
 
     fn try_get(&self, path: &str) -> Option<(u16, Value)> {
+        self.exchange("GET", path, "")
+    }
+
+    fn exchange(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
         let mut socket = UnixStream::connect(self.folder().join("status.sock")).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: sluice\r\nConnection: close\r\n\r\n");
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: sluice\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
         socket.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;

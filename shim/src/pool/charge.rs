@@ -6,7 +6,7 @@ use crate::session::Seat;
 use ffi::driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
 
@@ -35,6 +35,17 @@ struct Pools {
 
 static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
 
+/// The least that a pool of this process was seen to grow by for a request less than half as large, in
+/// units; `u64::MAX`: not seen yet.
+///
+/// Drivers take 32 MiB or so at once. To refuse what would grow beyond the cap *before* the driver grows,
+/// that has to be known, and no attribute says it.
+static STEP_UNITS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Whether a pool has grown beyond the cap: what it does not use goes back at the next synchronisation,
+/// whatever its release threshold.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
 /// Whether this process has ever used a pool. Until then, synchronising costs one load.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
@@ -60,6 +71,11 @@ pub(super) fn is_used() -> bool {
     IS_USED.load(Ordering::Relaxed)
 }
 
+/// Whether a pool has grown beyond the cap since this was asked last.
+pub(super) fn was_over() -> bool {
+    IS_OVER.load(Ordering::Relaxed) && IS_OVER.swap(false, Ordering::Relaxed)
+}
+
 /// The application has made a pool on `device`.
 pub(super) fn created(pool: CUmemoryPool, device: Index) {
     IS_USED.store(true, Ordering::Relaxed);
@@ -83,6 +99,8 @@ pub(super) fn device(pool: CUmemoryPool) -> Option<Index> {
 /// What a call has set aside before the driver is asked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun {
+    /// Units asked.
+    asked: u64,
     /// Units that the pool is to have unused; nobody else may count on them meanwhile.
     claimed: u64,
     /// Units reserved for its growth.
@@ -105,7 +123,14 @@ pub(super) fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -
         known.claimed += claimed;
         claimed
     });
-    let reservation = account::reserve(seat, device, bytes, units - claimed);
+    let growth = match units - claimed {
+        0 => 0,
+        needed => match STEP_UNITS.load(Ordering::Relaxed) {
+            u64::MAX => needed,
+            step => needed.max(step),
+        },
+    };
+    let reservation = account::reserve(seat, device, bytes, growth);
     let reserved = reservation.ok().map(account::Reservation::commit);
     pools(|all| {
         if let Some(known) = all.pools.get_mut(&(pool as usize)) {
@@ -116,7 +141,18 @@ pub(super) fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -
             }
         }
     });
-    reserved.map(|reserved| Begun { claimed, reserved })
+    reserved.map(|reserved| Begun {
+        asked: units,
+        claimed,
+        reserved,
+    })
+}
+
+/// Learns [`STEP_UNITS`] from a pool that grew by so much for a request of so much.
+fn learn_step(asked: u64, growth: u64) {
+    if growth > 0 && growth >= asked.saturating_mul(2) {
+        STEP_UNITS.fetch_min(growth, Ordering::Relaxed);
+    }
 }
 
 /// Sets the charge to what the pool has now. False: it grew by more than fits, and the allocation has
@@ -133,6 +169,13 @@ pub(super) fn end(
         };
         known.claimed = known.claimed.saturating_sub(begun.claimed);
         known.pending = known.pending.saturating_sub(begun.reserved);
+        // With other calls in flight, their growth cannot be told from this one's.
+        if known.pending == 0
+            && known.claimed == 0
+            && let Some((reserved, _)) = units_of(pool)
+        {
+            learn_step(begun.asked, reserved.saturating_sub(known.charged));
+        }
         known.charged += begun.reserved;
         if let Some(address) = address {
             known.live += 1;
@@ -143,7 +186,11 @@ pub(super) fn end(
             known.charged = known.charged.saturating_sub(begun.reserved);
             account::release(seat, known.device, begun.reserved);
         }
-        settle(seat, pool, known)
+        let fits = settle(seat, pool, known);
+        if !fits {
+            IS_OVER.store(true, Ordering::Relaxed);
+        }
+        fits
     })
 }
 

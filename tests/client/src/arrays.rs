@@ -42,11 +42,7 @@ const _: () = assert!(size_of::<MapInfo>() == 96);
 pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, String> {
     match words {
         ["array", name, width, height] => {
-            let shape = [
-                number(width)?,
-                number(height)?,
-                u64::from(FLOAT) | 4 << 32,
-            ];
+            let shape = [number(width)?, number(height)?, u64::from(FLOAT) | 4 << 32];
             alloc(stepper, "cuArrayCreate_v2", name, &[shape.as_ptr() as u64])
         }
         ["array-v1", name, width, height] => {
