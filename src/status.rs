@@ -58,6 +58,7 @@ fn shown(status: &Status) -> String {
         text.push_str(&tenants(status));
     }
     let processes = processes(status);
+    let strangers = strangers(status);
     if !processes.is_empty() {
         const HEADING: [Column; 4] = [
             Column::left("TENANT"),
@@ -68,7 +69,34 @@ fn shown(status: &Status) -> String {
         text.push('\n');
         text.push_str(&table(&HEADING, &processes));
     }
+    if !strangers.is_empty() {
+        const HEADING: [Column; 4] = [
+            Column::left("NO TENANT'S, GPU"),
+            Column::right("PID"),
+            Column::left("COMMAND"),
+            Column::right("USED"),
+        ];
+        text.push('\n');
+        text.push_str(&table(&HEADING, &strangers));
+    }
     text
+}
+
+/// Processes that nobody holds to a cap.
+fn strangers(status: &Status) -> Vec<Vec<String>> {
+    let devices = status.devices.iter();
+    devices
+        .flat_map(|device| {
+            device.strangers.iter().map(|process| {
+                vec![
+                    device.index.to_string(),
+                    process.pid.to_string(),
+                    printable(&process.command),
+                    size(process.memory_used_bytes),
+                ]
+            })
+        })
+        .collect()
 }
 
 fn devices(status: &Status) -> String {
@@ -98,11 +126,12 @@ fn devices(status: &Status) -> String {
 }
 
 fn tenants(status: &Status) -> String {
-    const HEADING: [Column; 7] = [
+    const HEADING: [Column; 8] = [
         Column::left("TENANT"),
         Column::left("GPU"),
         Column::right("CAP"),
         Column::right("USED"),
+        Column::right("BESIDES"),
         Column::right("PEAK"),
         Column::right("REFUSED"),
         Column::right("OWNER"),
@@ -117,6 +146,9 @@ fn tenants(status: &Status) -> String {
                     device.index.to_string(),
                     size(device.memory_limit_bytes),
                     size(device.memory_used_bytes),
+                    device
+                        .memory_overhead_bytes
+                        .map_or_else(|| "?".to_owned(), size),
                     size(device.memory_peak_bytes),
                     device.oom_refusals.to_string(),
                     tenant.owner_pid.to_string(),

@@ -68,6 +68,9 @@ pub struct DeviceInfo {
     pub memory_promised_bytes: u64,
     /// What is in use on it by NVML's account, in bytes; by the tenants' own where NVML is silent.
     pub memory_used_bytes: u64,
+    /// Processes on it that are no tenant's, by NVML's account: nobody holds them to a cap.
+    #[serde(default)]
+    pub strangers: Vec<ProcessInfo>,
 }
 
 /// One tenant. Also the body of `GET /v1/tenants/{name}` and the answer to `PATCH`.
@@ -102,6 +105,12 @@ pub struct TenantDeviceInfo {
     pub oom_refusals: u64,
     /// Size of the last refused request, in bytes.
     pub last_refused_bytes: u64,
+    /// What its processes hold by NVML's account, in bytes; absent where NVML is silent.
+    #[serde(default)]
+    pub memory_truth_bytes: Option<u64>,
+    /// What of that no allocation explains, in bytes: contexts, code, what is not counted.
+    #[serde(default)]
+    pub memory_overhead_bytes: Option<u64>,
 }
 
 /// An attached process of a tenant.

@@ -4,6 +4,7 @@
 use crate::Settings;
 use crate::tenants::Device;
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -48,8 +49,17 @@ pub enum DeviceError {
     },
 }
 
-/// Bytes in use, by UUID.
-pub(crate) type Used = BTreeMap<String, u64>;
+/// What NVML sees on one device.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    /// Bytes in use.
+    pub(crate) used_bytes: u64,
+    /// Processes with a context on it, by the daemon's process numbers, and bytes that each holds.
+    pub(crate) processes: BTreeMap<u32, u64>,
+}
+
+/// What NVML sees, by UUID.
+pub(crate) type Sample = BTreeMap<String, Seen>;
 
 type Discovery = Result<Vec<Device>, String>;
 
@@ -59,9 +69,9 @@ pub(crate) struct Watch {
     given: Option<Vec<Device>>,
     library: PathBuf,
     discovered: Mutex<Option<Receiver<Discovery>>>,
-    asks: Sender<oneshot::Sender<Used>>,
+    asks: Sender<oneshot::Sender<Sample>>,
     /// The last numbers; nothing before the first.
-    last: Mutex<Used>,
+    last: Mutex<Sample>,
 }
 
 impl Watch {
@@ -87,7 +97,7 @@ impl Watch {
             library,
             discovered: Mutex::new(Some(discovered)),
             asks,
-            last: Mutex::new(Used::new()),
+            last: Mutex::new(Sample::new()),
         })
     }
 
@@ -113,21 +123,22 @@ impl Watch {
         }
     }
 
-    /// What is in use on each device; the last numbers where NVML is slow, none where it is silent.
-    pub(crate) async fn used(&self) -> Used {
+    /// What is in use on each device, and by whom; the last numbers where NVML is slow, none where it is
+    /// silent.
+    pub(crate) async fn sample(&self) -> Sample {
         let (answer, answered) = oneshot::channel();
         if self.given.is_none()
             && self.asks.send(answer).is_ok()
-            && let Ok(Ok(used)) = tokio::time::timeout(SAMPLE_PATIENCE, answered).await
+            && let Ok(Ok(sample)) = tokio::time::timeout(SAMPLE_PATIENCE, answered).await
         {
-            *self.last.lock() = used;
+            *self.last.lock() = sample;
         }
         self.last.lock().clone()
     }
 }
 
 /// The expendable thread: opens NVML once, then answers until nobody is left to ask.
-fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<oneshot::Sender<Used>>) {
+fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<oneshot::Sender<Sample>>) {
     let opened = Nvml::builder().lib_path(library.as_os_str()).init();
     let found = opened
         .as_ref()
@@ -141,7 +152,7 @@ fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<oneshot
     };
     while let Ok(answer) = asked.recv() {
         // Who asked before NVML hung has long gone; one look answers all who wait.
-        let _ = answer.send(used(&nvml));
+        let _ = answer.send(sample(&nvml));
     }
 }
 
@@ -175,12 +186,32 @@ fn device(nvml: &Nvml, index: u32) -> Result<Device, NvmlError> {
 }
 
 /// A device that does not answer is left out.
-fn used(nvml: &Nvml) -> Used {
+fn sample(nvml: &Nvml) -> Sample {
     let count = nvml.device_count().unwrap_or(0);
     (0..count)
         .filter_map(|index| {
             let device = nvml.device_by_index(index).ok()?;
-            Some((device.uuid().ok()?, device.memory_info().ok()?.used))
+            let seen = Seen {
+                used_bytes: device.memory_info().ok()?.used,
+                processes: processes(&device),
+            };
+            Some((device.uuid().ok()?, seen))
+        })
+        .collect()
+}
+
+/// Processes that compute, and those that draw; one that does both is listed twice with the same number.
+fn processes(device: &nvml_wrapper::Device<'_>) -> BTreeMap<u32, u64> {
+    let lists = [
+        device.running_compute_processes(),
+        device.running_graphics_processes(),
+    ];
+    lists
+        .into_iter()
+        .flat_map(Result::unwrap_or_default)
+        .map(|process| match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => (process.pid, bytes),
+            UsedGpuMemory::Unavailable => (process.pid, 0),
         })
         .collect()
 }

@@ -7,7 +7,7 @@ use crate::api::{
     ChangeRequest, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health, ProcessInfo,
     RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
 };
-use crate::devices::{Used, Watch};
+use crate::devices::{Sample, Watch};
 use crate::quota::Request;
 use crate::runtime::attach_socket;
 use crate::state::{Pages, RegisterError, Shared};
@@ -154,13 +154,14 @@ async fn health(Extracted(context): Extracted<Context>) -> Json<Health> {
 }
 
 async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
-    let used = context.devices.used().await;
+    let sample = context.devices.sample().await;
     let (devices, tenants) = {
         let state = context.shared.state();
         let tenants: Vec<TenantInfo> = state
             .registry
             .tenants()
             .map(|tenant| describe(tenant, state.pages.get(&tenant.id)))
+            .map(|tenant| compare(tenant, &sample))
             .collect();
         let devices = state
             .registry
@@ -172,7 +173,8 @@ async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
                 name: device.name.clone(),
                 memory_bytes: device.memory_bytes,
                 memory_promised_bytes: state.registry.promised_bytes(&device.uuid),
-                memory_used_bytes: used_bytes(&used, &tenants, &device.uuid),
+                memory_used_bytes: used_bytes(&sample, &tenants, &device.uuid),
+                strangers: strangers(&sample, &tenants, &device.uuid),
             })
             .collect();
         (devices, tenants)
@@ -352,6 +354,8 @@ fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
             memory_peak_bytes: books.map_or(0, |books| bytes(books.peak_units())),
             oom_refusals: count(|total| &total.refusals),
             last_refused_bytes: count(|total| &total.last_refused_bytes),
+            memory_truth_bytes: None,
+            memory_overhead_bytes: None,
         }
     });
     let processes = tenant.slots.iter().map(|(slot, holder)| {
@@ -374,6 +378,41 @@ fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
     }
 }
 
+/// Puts NVML's account beside the tenant's own.
+fn compare(mut tenant: TenantInfo, sample: &Sample) -> TenantInfo {
+    for device in &mut tenant.devices {
+        let Some(seen) = sample.get(&device.uuid) else {
+            continue;
+        };
+        let truth = tenant
+            .processes
+            .iter()
+            .filter_map(|process| seen.processes.get(&process.pid))
+            .fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+        device.memory_truth_bytes = Some(truth);
+        device.memory_overhead_bytes = Some(truth.saturating_sub(device.memory_used_bytes));
+    }
+    tenant
+}
+
+/// Processes on a device that are no tenant's.
+fn strangers(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> Vec<ProcessInfo> {
+    let is_known = |pid: u32| {
+        let mut processes = tenants.iter().flat_map(|tenant| &tenant.processes);
+        processes.any(|process| process.pid == pid)
+    };
+    let seen = sample.get(uuid);
+    seen.into_iter()
+        .flat_map(|seen| &seen.processes)
+        .filter(|(pid, _)| !is_known(**pid))
+        .map(|(pid, bytes)| ProcessInfo {
+            pid: *pid,
+            command: process::command(*pid),
+            memory_used_bytes: *bytes,
+        })
+        .collect()
+}
+
 fn name_commands(mut tenant: TenantInfo) -> TenantInfo {
     for process in &mut tenant.processes {
         process.command = process::command(process.pid);
@@ -382,8 +421,9 @@ fn name_commands(mut tenant: TenantInfo) -> TenantInfo {
 }
 
 /// NVML's number for a device, else the sum of the tenants' own.
-fn used_bytes(used: &Used, tenants: &[TenantInfo], uuid: &str) -> u64 {
-    used.get(uuid).copied().unwrap_or_else(|| {
+fn used_bytes(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> u64 {
+    let seen = sample.get(uuid).map(|seen| seen.used_bytes);
+    seen.unwrap_or_else(|| {
         let devices = tenants.iter().flat_map(|tenant| &tenant.devices);
         devices
             .filter(|device| device.uuid == uuid)
