@@ -26,7 +26,9 @@ fn main() {
         let written = write!(
             rest,
             "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> ffi::nvml::nvmlReturn_t {{\n    \
-             library::not_supported()\n}}\n"
+             match sim::faults::at(\"{name}\") {{\n        \
+             Some(code) => ffi::nvml::nvmlReturn_t(code),\n        \
+             None => library::not_supported(),\n    }}\n}}\n"
         );
         written.expect("a string takes whatever is written to it");
     }

@@ -106,7 +106,7 @@ fn look_up(name: &str, asked: u32, flags: cuuint64_t, driver: u32) -> LookUp {
     let known: Vec<(usize, &Symbol)> = rows
         .iter()
         .map(|row| (*row, &DRIVER[*row]))
-        .filter(|(_, symbol)| symbol.since <= driver)
+        .filter(|(_, symbol)| symbol.since <= driver && !sim::faults::is_absent(symbol.name))
         .collect();
     if known.is_empty() {
         return LookUp::Unknown;

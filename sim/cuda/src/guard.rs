@@ -29,6 +29,9 @@ macro_rules! driver {
         #[allow(non_snake_case, reason = "the name is the header's")]
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name( $( $argument: $type ),* ) -> ffi::driver::CUresult {
+            if let Some(code) = sim::faults::at(stringify!($name)) {
+                return ffi::driver::CUresult(code);
+            }
             $crate::guard::$enter(move || ($policy)( $( $argument ),* ))
         }
     };

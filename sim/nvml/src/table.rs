@@ -19,6 +19,9 @@ macro_rules! nvml {
     ($($symbol:ident($($argument:ident: $type:ty),* $(,)?) => $policy:path;)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $symbol($($argument: $type),*) -> nvmlReturn_t {
+            if let Some(code) = sim::faults::at(stringify!($symbol)) {
+                return nvmlReturn_t(code);
+            }
             guard::answer(move || $policy($($argument),*))
         }
     )*};
