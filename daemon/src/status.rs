@@ -196,10 +196,11 @@ async fn tenant(
     Extracted(context): Extracted<Context>,
     Path(name): Path<String>,
 ) -> Result<Json<TenantInfo>, Problem> {
+    let sample = context.devices.sample().await;
     let info = {
         let state = context.shared.state();
         let tenant = state.registry.named(&name)?;
-        describe(tenant, state.pages.get(&tenant.id))
+        compare(describe(tenant, state.pages.get(&tenant.id)), &sample)
     };
     Ok(Json(name_commands(info)))
 }

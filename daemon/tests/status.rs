@@ -36,6 +36,7 @@ fn a_status_names_devices_tenants_and_processes() {
             "memory_bytes": DEVICE_BYTES,
             "memory_promised_bytes": 2 * GIB,
             "memory_used_bytes": GIB,
+            "strangers": [],
         })
     );
     assert_eq!(status["devices"][1]["memory_promised_bytes"], 0);
@@ -55,6 +56,9 @@ fn a_status_names_devices_tenants_and_processes() {
                 "memory_peak_bytes": GIB,
                 "oom_refusals": 1,
                 "last_refused_bytes": GIB + 1,
+                // The stage has devices without NVML.
+                "memory_truth_bytes": null,
+                "memory_overhead_bytes": null,
             }],
             "processes": [{
                 "pid": client.pid(),
