@@ -4,6 +4,7 @@ use crate::attach;
 use crate::device::{self, Index};
 use crate::pool;
 use crate::session::Seat;
+use crate::vmm;
 use ffi::sync::Ordering;
 use ffi::wire::MAX_DEVICES;
 use ledger::{Books, PageAccounts};
@@ -66,6 +67,7 @@ pub(crate) fn reserve(
     units: u64,
 ) -> Result<Reservation, OverCap> {
     let is_reserved = try_reserve(seat, device, units)
+        || (vmm::look_again(seat) && try_reserve(seat, device, units))
         || (pool::trim(seat) && try_reserve(seat, device, units))
         || (attach::sweep(seat) && try_reserve(seat, device, units));
     if is_reserved {

@@ -65,7 +65,7 @@ const fn open(base: &'static str, why: &'static str) -> Row {
 const MEASURED: &str = "the driver's own memory: only measuring shows it";
 const BLOCK_ENDS: &str = "`cuMemFree`, `cuMemFreeAsync`, the end of its context or process";
 const POOL_SHRINKS: &str = "what the pool gives back: at a synchronisation, trim or destruction";
-const HANDLE_ENDS: &str = "the last of its references and mappings";
+const HANDLE_ENDS: &str = "the last of its references, mappings and descriptors here";
 const ARRAYS: &str = "what a twin of deferred mapping says that it needs; its texels where the driver has no twins; nothing for deferred and sparse ones";
 const ARRAY_ENDS: &str = "the destruction of the array, the end of its context or process";
 const GRAPHS: &str = "memory of graphs is not counted yet";
@@ -172,8 +172,10 @@ const ROWS: &[Row] = &[
     free("cuIpcCloseMemHandle", OWNER_PAYS),
     free("cuIpcGetEventHandle", NO_MEMORY),
     free("cuIpcOpenEventHandle", NO_MEMORY),
-    free("cuMemExportToShareableHandle", "names memory that is charged already"),
-    free("cuMemImportFromShareableHandle", OWNER_PAYS),
+    hooked("cuMemExportToShareableHandle", "nothing; the descriptor holds the handle's charge while it is open in this process", HANDLE_ENDS,
+        "sharing::a_descriptor_that_is_open_here_keeps_the_charge"),
+    hooked("cuMemImportFromShareableHandle", "nothing: its maker pays; of this process's own memory, one more reference", HANDLE_ENDS,
+        "sharing::physical_memory_of_another_tenant_is_charged_to_its_maker_alone"),
     free("cuMemPoolExportToShareableHandle", "names memory that is charged already"),
     free("cuMemPoolImportFromShareableHandle", OWNER_PAYS),
     free("cuMemPoolExportPointer", "names memory that is charged already"),

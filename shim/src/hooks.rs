@@ -108,6 +108,10 @@ hooks! {
     cuMemMap(pointer: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong)
         => vmm::map;
     cuMemUnmap(pointer: CUdeviceptr, bytes: usize) => vmm::unmap;
+    cuMemExportToShareableHandle(out: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: c_ulonglong)
+        => vmm::export;
+    cuMemImportFromShareableHandle(out: *mut CUmemGenericAllocationHandle, given: *mut c_void, kind: CUmemAllocationHandleType)
+        => vmm::import;
 
     // Arrays: what they take, only the driver knows.
     cuArrayCreate(out: *mut CUarray, wanted: *const CUDA_ARRAY_DESCRIPTOR_v1) => array::create_v1;

@@ -7,6 +7,7 @@ use crate::account;
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::session::{self, Seat};
+use crate::vmm;
 use ffi::driver::{CUdevice, CUresult};
 use ledger::Books;
 use std::ffi::c_uint;
@@ -38,6 +39,7 @@ fn view(seat: Seat, device: Option<Index>, real_total: u64, real_free: u64) -> V
     let Some(device) = device else {
         return View::new(0, 0, real_total, real_free);
     };
+    vmm::look_again(seat);
     let held = Books::of(seat.pages.usage, device.get()).map_or(0, |books| books.held_units());
     View::new(
         account::limit_bytes(seat, device),

@@ -3,18 +3,24 @@
 //! Charged by the handle's size, once, however often it is mapped. It lives as long as a reference to
 //! the handle or a mapping does, in whatever order they go. Only memory on a device counts: the location
 //! says which, so no current context is needed. Reserved addresses cost nothing.
+//!
+//! A descriptor that was exported holds the memory, too. While one that this process was given is open in
+//! it, the charge stays; that it has been closed is seen at the next call that looks. What cannot be
+//! seen: copies of descriptors under other numbers, those that other processes have, and what these have
+//! imported. Such memory is charged to nobody once its maker has let go; an importer never pays.
 
 use crate::account;
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::session::{self, Seat};
 use ffi::driver::{
-    CUarrayMapInfo, CUdeviceptr, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocationType, CUmemOperationType_enum, CUresult,
+    CUarrayMapInfo, CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocationType, CUmemOperationType_enum, CUresult,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::ffi::{c_ulonglong, c_void};
+use std::ffi::{c_int, c_ulonglong, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
 
@@ -33,7 +39,46 @@ struct Charged {
     references: u64,
     /// Ranges mapped to it.
     mappings: u64,
+    /// Descriptors that this process was given for it.
+    exports: Vec<Descriptor>,
 }
+
+/// A descriptor of this process's, and what tells it from another that has its number later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Descriptor {
+    number: c_int,
+    file: (u64, u64),
+    /// All descriptors of one device node are the same file: only the number tells them apart.
+    is_node: bool,
+}
+
+impl Descriptor {
+    /// What is open under `number`.
+    fn at(number: c_int) -> Option<Self> {
+        // SAFETY: plain numbers, filled by the call below.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: a place for the answer; any number may be asked about.
+        if unsafe { libc::fstat(number, &mut found) } != 0 {
+            return None;
+        }
+        Some(Self {
+            number,
+            file: (found.st_dev, found.st_ino),
+            is_node: found.st_mode & libc::S_IFMT == libc::S_IFCHR,
+        })
+    }
+
+    fn is_open(&self) -> bool {
+        Self::at(self.number).as_ref() == Some(self)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.file == other.file && (!self.is_node || self.number == other.number)
+    }
+}
+
+/// Whether only descriptors hold a piece that is charged. Until then, looking costs one load.
+static IS_LINGERING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug, Default)]
 struct Pieces {
@@ -60,6 +105,7 @@ impl Pieces {
                 device,
                 references: 1,
                 mappings: 0,
+                exports: Vec::new(),
             },
         );
         // A former piece under this number has no references left, or the driver would not give it.
@@ -133,6 +179,26 @@ impl Pieces {
             .collect()
     }
 
+    /// The pieces that only closed descriptors held, taken out.
+    fn end_lingering(&mut self) -> Vec<(Index, u64)> {
+        let idle = |(piece, charged): (&Piece, &Charged)| {
+            (charged.references == 0 && charged.mappings == 0).then_some(*piece)
+        };
+        let idle: Vec<Piece> = self.charged.iter().filter_map(idle).collect();
+        idle.into_iter()
+            .filter_map(|piece| self.end(piece))
+            .collect()
+    }
+
+    fn exported(&self, descriptor: &Descriptor) -> Option<Piece> {
+        self.charged.iter().find_map(|(piece, charged)| {
+            let mut exports = charged.exports.iter();
+            exports
+                .any(|export| export.is_same(descriptor))
+                .then_some(*piece)
+        })
+    }
+
     fn unhold(&mut self, piece: Piece) -> Gone {
         let charged = self.charged.get_mut(&piece)?;
         charged.mappings = charged.mappings.saturating_sub(1);
@@ -145,8 +211,13 @@ impl Pieces {
     }
 
     fn end(&mut self, piece: Piece) -> Gone {
-        let charged = self.charged.get(&piece)?;
+        let charged = self.charged.get_mut(&piece)?;
         if charged.references > 0 || charged.mappings > 0 {
+            return None;
+        }
+        charged.exports.retain(Descriptor::is_open);
+        if !charged.exports.is_empty() {
+            IS_LINGERING.store(true, Ordering::Relaxed);
             return None;
         }
         self.charged
@@ -313,6 +384,78 @@ fn give_back(seat: Seat, gone: Gone) {
     if let Some((device, units)) = gone {
         account::release(seat, device, units);
     }
+}
+
+/// Looks whether descriptors have been closed that alone held what is charged. Says whether that has
+/// given anything back.
+pub(crate) fn look_again(seat: Seat) -> bool {
+    if !IS_LINGERING.swap(false, Ordering::Relaxed) {
+        return false;
+    }
+    let gone = pieces(Pieces::end_lingering);
+    let is_any = !gone.is_empty();
+    for gone in gone {
+        give_back(seat, Some(gone));
+    }
+    is_any
+}
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_FILE: u32 = 1;
+
+/// `cuMemExportToShareableHandle`: the descriptor holds the charge.
+pub(crate) fn export(
+    out: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
+    forward: impl FnOnce(
+        *mut c_void,
+        CUmemGenericAllocationHandle,
+        CUmemAllocationHandleType,
+        c_ulonglong,
+    ) -> CUresult,
+) -> CUresult {
+    let result = forward(out, handle, kind, flags);
+    if result == SUCCESS
+        && kind.0 == POSIX_FILE
+        && session::seat().is_some()
+        && let Some(number) = Out::claim(out.cast::<c_int>()).map(|out| out.read())
+        && let Some(descriptor) = Descriptor::at(number)
+    {
+        pieces(|pieces| {
+            let piece = pieces.of(handle);
+            if let Some(charged) = piece.and_then(|piece| pieces.charged.get_mut(&piece)) {
+                charged.exports.push(descriptor);
+            }
+        });
+    }
+    result
+}
+
+/// `cuMemImportFromShareableHandle`: charges nothing; of this process's own memory, one more reference.
+pub(crate) fn import(
+    out: *mut CUmemGenericAllocationHandle,
+    given: *mut c_void,
+    kind: CUmemAllocationHandleType,
+    forward: impl FnOnce(
+        *mut CUmemGenericAllocationHandle,
+        *mut c_void,
+        CUmemAllocationHandleType,
+    ) -> CUresult,
+) -> CUresult {
+    let number = c_int::try_from(given as usize).ok();
+    let piece = number
+        .filter(|_| kind.0 == POSIX_FILE && session::seat().is_some())
+        .and_then(Descriptor::at)
+        .and_then(|descriptor| pieces(|pieces| pieces.exported(&descriptor)));
+    let result = forward(out, given, kind);
+    if result == SUCCESS
+        && let (Some(piece), Some(out)) = (piece, Out::claim(out))
+    {
+        pieces(|pieces| pieces.retain(out.read(), piece));
+    }
+    result
 }
 
 /// One entry of a call that maps memory into arrays, or takes it out.

@@ -19,6 +19,7 @@ mod nvml;
 mod pools;
 mod processes;
 mod races;
+mod sharing;
 mod steps;
 
 use native::Via;

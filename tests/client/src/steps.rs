@@ -4,7 +4,7 @@ use crate::Options;
 use crate::answer::Answer;
 use crate::native::{self, Library};
 use crate::processes::Child;
-use crate::{arrays, lookups, memory, nvml, pools, processes, races};
+use crate::{arrays, lookups, memory, nvml, pools, processes, races, sharing};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -104,6 +104,7 @@ impl Stepper {
             ] => lookups::step(self, words),
             [verb, ..] if verb.starts_with("pool") => pools::step(self, words),
             [verb, ..] if verb.starts_with("array") => arrays::step(self, words),
+            [verb, ..] if verb.starts_with("share") => sharing::step(self, words),
             [verb, ..] if verb.starts_with("nvml") => nvml::step(self, words),
             _ => match self.general(words)? {
                 Some(answer) => Ok(answer),
