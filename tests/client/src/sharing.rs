@@ -24,13 +24,10 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         }
         ["share-export", name, handle] => {
             let mut file = -1i32;
-            let words = [
-                &raw mut file as u64,
-                stepper.value(handle)?,
-                POSIX_FILE,
-                0,
-            ];
-            let code = stepper.driver()?.call("cuMemExportToShareableHandle", &words);
+            let words = [&raw mut file as u64, stepper.value(handle)?, POSIX_FILE, 0];
+            let code = stepper
+                .driver()?
+                .call("cuMemExportToShareableHandle", &words);
             stepper.values.insert((*name).to_owned(), file as u64);
             Ok(Answer::code(code).number("file", file))
         }
