@@ -45,6 +45,18 @@ pub(crate) fn resolve(choice: Choice, libnvml: Option<&Path>) -> Result<DriverKi
     }
 }
 
+/// [`resolve`], and the stand-in where `Auto` finds nothing else: for what is only looked at.
+///
+/// # Errors
+/// A real driver is wanted, and there is none.
+pub(crate) fn settle(choice: Choice) -> Result<DriverKind> {
+    match (choice, resolve(choice, None)) {
+        (_, Ok(kind)) => Ok(kind),
+        (Choice::Auto, Err(_)) => Ok(DriverKind::StandIn),
+        (_, Err(error)) => Err(error),
+    }
+}
+
 fn real_devices(libnvml: Option<PathBuf>) -> Result<u32> {
     let (sender, answer) = channel();
     // Left behind if NVML hangs.

@@ -70,6 +70,13 @@ impl Client {
         self.send(Method::PATCH, &path, change)
     }
 
+    /// Holds all launches of the tenant `name`, or lets them go.
+    pub(crate) fn set_paused(&self, name: &str, is_paused: bool) -> Result<api::TenantInfo> {
+        let verb = if is_paused { "pause" } else { "resume" };
+        let path = format!("/v1/tenants/{}/{verb}", escaped(name));
+        parse(&self.request(Method::POST, &path, Bytes::new())?)
+    }
+
     fn send<Answer: DeserializeOwned>(
         &self,
         method: Method,

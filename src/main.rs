@@ -7,6 +7,7 @@ mod bench;
 mod children;
 mod choice;
 mod client;
+mod compute;
 mod coverage;
 mod daemon_command;
 mod demo;
@@ -16,6 +17,7 @@ mod inherited;
 mod install;
 mod interrupt;
 mod libraries;
+mod pause;
 mod place;
 mod run;
 mod set;
@@ -44,6 +46,7 @@ Examples:
   sluice run --memory 2GiB -- python train.py   run a program under a memory cap
   sluice status                                 who holds what
   sluice set web --memory 3GiB                  change a running tenant
+  sluice set web --compute 40%                  guarantee it a share of GPU time
 
 Exit codes:
   0    it worked
@@ -61,6 +64,8 @@ enum Command {
     Daemon(daemon_command::Arguments),
     Status(status::Arguments),
     Set(set::Arguments),
+    Pause(pause::PauseArguments),
+    Resume(pause::ResumeArguments),
     Install(install::Arguments),
     Sim(sim_command::Arguments),
     Bench(bench::Arguments),
@@ -70,6 +75,10 @@ enum Command {
     DemoTenant(demo::TenantArguments),
     #[command(hide = true)]
     BenchMemory(bench::InsideArguments),
+    #[command(hide = true)]
+    BenchLaunch(bench::LaunchInside),
+    #[command(hide = true)]
+    BenchLoad(bench::LoadArguments),
 }
 
 fn main() -> ExitCode {
@@ -79,12 +88,16 @@ fn main() -> ExitCode {
         Command::Daemon(arguments) => daemon_command::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
+        Command::Pause(arguments) => pause::pause(&arguments),
+        Command::Resume(arguments) => pause::resume(&arguments),
         Command::Install(arguments) => install::run(&arguments),
         Command::Sim(arguments) => sim_command::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Version => version::run(),
         Command::DemoTenant(arguments) => demo::tenant(&arguments),
         Command::BenchMemory(arguments) => bench::memory_inside(&arguments),
+        Command::BenchLaunch(arguments) => bench::launch_inside(&arguments),
+        Command::BenchLoad(arguments) => bench::load_inside(&arguments),
     };
     outcome
         .unwrap_or_else(|error| {

@@ -1,9 +1,10 @@
-//! `sluice run`: a program under a memory cap.
+//! `sluice run`: a program under a memory cap, with a share of GPU time.
 //!
 //! The program takes this process's place (`execve`), as under `env` or `nice`: its exit code, its
 //! signals and its parent are its own, and the tenant lives as long as it does.
 
 use crate::client::Client;
+use crate::compute;
 use crate::exit::Exit;
 use crate::inherited;
 use crate::libraries::Libraries;
@@ -18,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a program under a cap on GPU memory
+/// Runs a program under a cap on GPU memory, with a share of GPU time
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The program sees its cap as the size of the GPU, and gets the driver's own out-of-memory error
@@ -27,7 +28,8 @@ beyond it. Children of the program share the cap. Exit code and signals are the 
 Examples:
   sluice run --memory 2GiB -- python train.py
   sluice run --memory 25% --name web --gpu 0 -- ./server
-  sluice run --memory 0:8GiB,1:4GiB -- ./two-gpus")]
+  sluice run --memory 0:8GiB,1:4GiB -- ./two-gpus
+  sluice run --memory 4GiB --compute 30% --class latency -- ./server")]
 pub(crate) struct Arguments {
     /// The cap on each GPU: 2GiB, 1536MiB, 2G (decimal), 25% of the device, or max
     #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
@@ -38,6 +40,8 @@ pub(crate) struct Arguments {
     /// A GPU that it may use, by index or UUID; may be given several times [default: all]
     #[arg(long, value_name = "GPU")]
     gpu: Vec<String>,
+    #[command(flatten)]
+    compute: compute::Arguments,
     /// Folder of the daemon's sockets [default: this user's, else /run/sluice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
@@ -71,6 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
             memory: arguments.memory.clone(),
             gpus: gpus(&arguments.gpu),
             owner_pid: std::process::id(),
+            compute: arguments.compute.request(),
         })?;
         (driver, tenant)
     };

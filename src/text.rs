@@ -1,5 +1,8 @@
 //! Figures and tables for people.
 
+use daemon::api::ComputeInfo;
+use daemon::arbiter::Class;
+use daemon::terms::{Part, WHOLE_PERMILLE};
 use std::fmt::Write;
 
 /// Bytes in the largest unit that leaves at least one: `2 GiB`, `1.5 GiB`, `768 MiB`, `0 B`.
@@ -20,6 +23,29 @@ pub(crate) fn size(bytes: u64) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+/// A share of GPU time in words: `30% guaranteed, at most 50%, weight 300, latency`.
+pub(crate) fn share(compute: &ComputeInfo) -> String {
+    let mut words = Vec::new();
+    if compute.guarantee_permille > 0 {
+        words.push(format!("{} guaranteed", Part(compute.guarantee_permille)));
+    }
+    if compute.ceiling_permille < WHOLE_PERMILLE {
+        words.push(format!("at most {}", Part(compute.ceiling_permille)));
+    }
+    words.push(format!("weight {}", compute.weight));
+    words.push(class(compute.class).to_owned());
+    words.join(", ")
+}
+
+/// A class, as it is asked for.
+pub(crate) fn class(class: Class) -> &'static str {
+    match class {
+        Class::Latency => "latency",
+        Class::Standard => "standard",
+        Class::Batch => "batch",
+    }
 }
 
 /// Microseconds as milliseconds with one decimal, rounded up: a wait never reads as none.

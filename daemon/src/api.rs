@@ -2,6 +2,8 @@
 //!
 //! Fields are only ever added; a client ignores those that it does not know.
 
+use crate::arbiter::Class;
+use crate::terms::{TermsError, Wanted};
 use serde::{Deserialize, Serialize};
 
 /// Body of `GET /v1/status`: everything at one instant.
@@ -86,6 +88,9 @@ pub struct TenantInfo {
     pub devices: Vec<TenantDeviceInfo>,
     /// Its attached processes.
     pub processes: Vec<ProcessInfo>,
+    /// Whether an operator holds all its launches.
+    #[serde(default)]
+    pub is_paused: bool,
 }
 
 /// A tenant's part of one device.
@@ -111,6 +116,55 @@ pub struct TenantDeviceInfo {
     /// What of that no allocation explains, in bytes: contexts, code, what is not counted.
     #[serde(default)]
     pub memory_overhead_bytes: Option<u64>,
+    /// Its share of the device's time.
+    #[serde(default)]
+    pub compute: ComputeInfo,
+}
+
+/// A tenant's share of one device's time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeInfo {
+    /// What it is owed while it has work, in permille of the device.
+    pub guarantee_permille: u32,
+    /// What it may have at most, in permille; 1000: all of it.
+    pub ceiling_permille: u32,
+    /// What is left is shared by weight.
+    pub weight: u32,
+    /// `latency`, `standard` or `batch`.
+    pub class: Class,
+    /// What it was charged while it had to share, in nanoseconds.
+    pub used_ns: u64,
+    /// The same of the last second, in permille of it.
+    pub share_permille: u32,
+    /// `unshared`: nobody else is on the device. Else its lease: `open`, `leased`, `held`, `exempt`, `paused`.
+    pub lease: LeaseState,
+    /// Threads that wait for the lease now.
+    pub waiting: u32,
+    /// Launches that a lease let through, and those of them that had to wait for it.
+    pub launches: u64,
+    /// See `launches`.
+    pub held: u64,
+    /// Longest unit of work seen, in nanoseconds: what a neighbour may have to wait for.
+    pub longest_ns: u64,
+}
+
+/// A tenant's right to submit work to a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseState {
+    /// Nobody else is on the device, and nothing is measured.
+    #[default]
+    Unshared,
+    /// It may submit at will.
+    Open,
+    /// It is its turn.
+    Leased,
+    /// It is another's turn.
+    Held,
+    /// It is never held: its devices may wait for each other.
+    Exempt,
+    /// An operator holds it.
+    Paused,
 }
 
 /// An attached process of a tenant.
@@ -138,6 +192,41 @@ pub struct RegisterRequest {
     pub gpus: Option<Vec<GpuName>>,
     /// The process that the tenant lives as long as.
     pub owner_pid: u32,
+    /// Its share of GPU time.
+    #[serde(flatten)]
+    pub compute: ComputeRequest,
+}
+
+/// A share of GPU time, in the forms of [`crate::terms`]; what is absent stays as it is, or is the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeRequest {
+    /// The guarantee, such as `30%`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
+    /// The ceiling, such as `50%`, or `max`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_max: Option<String>,
+    /// The weight, 1 to 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// The class: `latency`, `standard` or `batch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+}
+
+impl ComputeRequest {
+    /// What it asks for.
+    ///
+    /// # Errors
+    /// A sentence that names the value and what is accepted.
+    pub fn parse(&self) -> Result<Wanted, TermsError> {
+        Wanted::parse(
+            self.compute.as_deref(),
+            self.compute_max.as_deref(),
+            self.weight,
+            self.class.as_deref(),
+        )
+    }
 }
 
 /// A device as a user names it.
@@ -177,11 +266,15 @@ pub struct Registered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeRequest {
-    /// The new cap, in the forms of [`crate::quota::Request::parse`].
-    pub memory: String,
+    /// The new cap, in the forms of [`crate::quota::Request::parse`]; absent: as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
     /// Which of the tenant's devices it is for; absent: those that `memory` names, else all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuName>,
+    /// The new share of GPU time.
+    #[serde(flatten)]
+    pub compute: ComputeRequest,
 }
 
 /// Body of `GET /v1/health`.

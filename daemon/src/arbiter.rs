@@ -76,6 +76,8 @@ pub struct Settings {
     /// Longest gap in the holder's work before its turn is over: a loop that waits for each result
     /// keeps the device, one that waits for the network loses it.
     pub grace: Nanos,
+    /// The same for one whose gaps are usually longer: time for what follows at once.
+    pub short_grace: Nanos,
     /// Contention is over when at most one client has been active for so long.
     pub calm: Nanos,
     /// A `latency` client's guarantee is its budget in each of these.
@@ -94,6 +96,7 @@ impl Default for Settings {
             slice: 10 * MILLISECOND,
             batch_slice: 20 * MILLISECOND,
             grace: 300 * MICROSECOND,
+            short_grace: 150 * MICROSECOND,
             calm: 50 * MILLISECOND,
             latency_period: 100 * MILLISECOND,
             short: 4 * MILLISECOND,
@@ -153,7 +156,9 @@ impl Arbiter {
                 meter: Meter::new(now),
                 spent_of_budget: 0,
                 quiet_since: now,
+                usual_gap: 0,
                 charged: 0,
+                offered: 0,
                 in_flight: 0,
                 leftover: None,
             });
@@ -184,6 +189,15 @@ impl Arbiter {
         self.note(id, now, |client| client.is_waiting = is_waiting);
     }
 
+    /// The holder has nothing more that would fit into its turn: that ends at `at`, if not earlier.
+    pub fn end_turn(&mut self, id: ClientId, at: Nanos) {
+        if let Some(turn) = &mut self.turn
+            && turn.holder == id
+        {
+            turn.until = turn.until.min(at.max(self.now));
+        }
+    }
+
     /// Time has passed; to be called at [`Arbiter::next_decision`] at the latest.
     pub fn advance(&mut self, now: Nanos) {
         self.pass_time(now);
@@ -205,6 +219,21 @@ impl Arbiter {
     /// Time that a client has been charged in all.
     pub fn charged(&self, id: ClientId) -> Nanos {
         self.clients.get(&id).map_or(0, |client| client.charged)
+    }
+
+    /// What the device would have given a client so far, had it always had work, and what part of its time,
+    /// in millionths, it would give it now: contexts with work take equal turns.
+    pub fn offer(&self, id: ClientId) -> (Nanos, u32) {
+        let busy = self.busy();
+        self.clients.get(&id).map_or((0, 1_000_000), |client| {
+            let sharers = busy - u32::from(client.is_busy) + 1;
+            (client.offered, 1_000_000 / sharers)
+        })
+    }
+
+    fn busy(&self) -> u32 {
+        let busy = self.clients.values().filter(|client| client.is_busy);
+        busy.count() as u32
     }
 
     /// When something changes without an event; `None`: never.
@@ -229,7 +258,14 @@ impl Arbiter {
             .values()
             .any(|client| client.terms.class == Class::Latency && client.is_active())
             .then(|| self.budget_end());
-        [turn, grace, calm, throttled, period]
+        let leave = self
+            .clients
+            .values()
+            .filter(|client| client.terms.class == Class::Latency && !client.is_active())
+            .filter(|client| self.is_here(client))
+            .map(|client| client.quiet_since + self.grace_of(client))
+            .min();
+        [turn, grace, leave, calm, throttled, period]
             .into_iter()
             .flatten()
             .map(|at| at.max(self.now + 1))
@@ -246,6 +282,8 @@ impl Arbiter {
         let was_active = client.is_active();
         change(client);
         if client.is_active() && !was_active {
+            let gap = now.saturating_sub(client.quiet_since);
+            client.note_gap(gap, 32 * settings.grace);
             let is_new_backlog = client
                 .backlog
                 .is_none_or(|_| now > client.quiet_since + settings.grace);
@@ -254,10 +292,10 @@ impl Arbiter {
                     since: now,
                     charged: 0,
                 });
+                // Idling earns at most one slice. A short gap is no idling: what it is owed stays owed.
+                let credit = VirtualTime::of(settings.slice, client.terms.weight);
+                client.virtual_time = client.virtual_time.max(fair.minus(credit));
             }
-            // Idling earns at most one slice.
-            let credit = VirtualTime::of(settings.slice, client.terms.weight);
-            client.virtual_time = client.virtual_time.max(fair.minus(credit));
         }
         if was_active && !client.is_active() {
             client.quiet_since = now;
@@ -309,13 +347,17 @@ impl Arbiter {
         if passed == 0 {
             return;
         }
+        let busy = u64::from(self.busy());
+        for client in self.clients.values_mut() {
+            client.offered += passed / (busy - u64::from(client.is_busy) + 1);
+        }
         let holder = self.turn.map(|turn| turn.holder);
         let users: Vec<ClientId> = self
             .clients
             .iter()
             .filter(|(id, client)| {
                 let is_in_gap =
-                    Some(**id) == holder && former < client.quiet_since + self.settings.grace;
+                    Some(**id) == holder && former < client.quiet_since + self.grace_of(client);
                 client.is_busy || is_in_gap
             })
             .map(|(id, _)| *id)
@@ -380,6 +422,23 @@ impl Arbiter {
             && !self.is_limited(client)
     }
 
+    /// How long a gap in a client's work is waited out: shorter for one whose gaps are longer than that
+    /// anyway.
+    fn grace_of(&self, client: &Client) -> Nanos {
+        if client.usual_gap > self.settings.grace {
+            self.settings.short_grace
+        } else {
+            self.settings.grace
+        }
+    }
+
+    /// Whether a `latency` client has work, or had until a moment ago: its next request often follows the
+    /// last one at once, and should not find the device taken.
+    fn is_here(&self, client: &Client) -> bool {
+        client.is_active()
+            || (client.backlog.is_some() && self.now < client.quiet_since + self.grace_of(client))
+    }
+
     fn decide(&mut self) {
         let active = self
             .clients
@@ -408,7 +467,7 @@ impl Arbiter {
         let is_prompt_active = self
             .clients
             .values()
-            .any(|client| client.is_active() && self.is_prompt(client));
+            .any(|client| self.is_here(client) && self.is_prompt(client));
         let former = self.turn.map(|turn| turn.holder);
         if is_prompt_active || self.turn.is_some_and(|turn| self.is_over(turn)) {
             let ids: Vec<ClientId> = self.clients.keys().copied().collect();

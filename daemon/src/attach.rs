@@ -278,6 +278,8 @@ impl Server {
         let answer = attached(id, slot, generation);
         // Where it fails, the socket's end is the next event.
         let _ = send_pages(socket.as_fd(), &answer, state.pages.get(&id));
+        drop(state);
+        self.shared.bells.ring();
         tracing::debug!(tenant = id, pid = peer.pid, slot, "process attached");
         Ok(())
     }
@@ -333,6 +335,7 @@ impl Server {
         }
         let _ = send_pages(socket.as_fd(), &answer, state.pages.get(&id));
         drop(state);
+        self.shared.bells.ring();
         tracing::debug!(tenant = id, pid = peer.pid, slot, "process came back");
         Ok(number)
     }
@@ -398,6 +401,7 @@ impl Server {
         }
         state.remove_if_over(client.tenant);
         drop(state);
+        self.shared.bells.ring();
         self.answer_kept_back(client.tenant);
     }
 

@@ -146,9 +146,11 @@ mod tests {
                     memory_bytes: u64::MAX,
                 },
                 limit_bytes: u64::MAX,
+                compute: crate::terms::Wanted::default(),
             }],
             slots: [(0, holder), (1023, holder)].into(),
             next_generation: 4,
+            is_paused: true,
             is_owner_alive: false,
             observers: 0,
         };

@@ -1,21 +1,24 @@
 //! The node's daemon: who may hold how much memory of which device, and who holds how much now.
 //!
-//! * [`config`], [`quota`], [`api`]: what people and programs say to it.
+//! * [`config`], [`quota`], [`terms`], [`api`]: what people and programs say to it.
 //! * [`tenants`]: the registry; pure.
 //! * [`runtime`]: the folder of its sockets, its lock and its ledger.
 //! * [`run`], [`start`]: the daemon itself.
 //!
 //! # Threads and lock order
 //!
-//! The attach thread owns all clients' sockets; the heartbeat thread says that the daemon lives and
+//! The turns' thread decides whose turn it is on each device ([`arbiter`] is pure and does not know of it);
+//! the attach thread owns all clients' sockets; the heartbeat thread says that the daemon lives and
 //! writes the ledger; the status thread answers HTTP; the device thread asks NVML, and may hang there
 //! without holding up anybody. They share one state under one lock, held for microseconds and never
-//! across a system call that can wait. The ledger's lock is taken before it, never after.
+//! across a system call that can wait. The ledger's
+//! lock and the turns' lock are taken before it, never after.
 #![deny(unsafe_code)]
 
 pub mod api;
 pub mod arbiter;
 mod attach;
+mod bells;
 mod clients;
 pub mod config;
 mod descriptors;
@@ -32,6 +35,8 @@ mod state;
 mod status;
 mod sweep;
 pub mod tenants;
+pub mod terms;
+mod turns;
 
 use api::DriverInfo;
 use config::Config;
@@ -221,6 +226,9 @@ impl Daemon {
         self.threads.push(
             spawn(&self.shared, "heartbeat", move || heartbeat::run(&shared)).map_err(&system)?,
         );
+        let shared = Arc::clone(&self.shared);
+        self.threads
+            .push(spawn(&self.shared, "turns", move || turns::run(&shared)).map_err(&system)?);
         let devices = devices::Watch::new(settings).map_err(&system)?;
         let devices = Arc::new(devices);
         let status = status::Server::new(

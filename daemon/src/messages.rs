@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use std::io::IoSlice;
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 /// Reads a request; `None` for what is none. The layout is for the caller to compare.
 pub(crate) fn read_request(bytes: &[u8]) -> Option<AttachRequest> {
@@ -92,7 +92,7 @@ pub(crate) fn write_reply(reply: &AttachReply) -> [u8; ATTACH_BYTES] {
     bytes
 }
 
-/// Sends an answer with a tenant's two pages; does not wait.
+/// Sends an answer with a tenant's two pages and its bell; does not wait.
 pub(crate) fn send_pages(
     socket: BorrowedFd<'_>,
     answer: &AttachReply,
@@ -101,7 +101,11 @@ pub(crate) fn send_pages(
     let Some((pages, usage)) = pages.and_then(|pages| Some((pages, pages.usage.as_ref()?))) else {
         return Err(Errno::ENOENT);
     };
-    let numbers = [pages.control.fd().as_raw_fd(), usage.fd().as_raw_fd()];
+    let numbers = [
+        pages.control.fd().as_raw_fd(),
+        usage.fd().as_raw_fd(),
+        pages.bell.as_fd().as_raw_fd(),
+    ];
     send(socket, answer, &numbers)
 }
 

@@ -11,7 +11,7 @@
 
 use crate::tenants::{Share, Tenant};
 use ffi::sync::Ordering;
-use ffi::wire::{ControlPage, DeviceControl, PageHeader, UsagePage, page_kind};
+use ffi::wire::{ControlPage, DeviceControl, PageHeader, UsagePage, lease_state, page_kind};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -22,6 +22,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::fence;
 
 /// Size of a control page, in bytes.
 pub(crate) const CONTROL_BYTES: u64 = size_of::<ControlPage>() as u64;
@@ -177,10 +178,85 @@ impl Control {
         page.generation.fetch_add(1, Ordering::Release);
     }
 
+    /// Sets the lease on device `place`, and wakes whoever waits for a change of it.
+    pub(crate) fn set_lease(&self, place: usize, new: Lease) {
+        let page = self.0.page();
+        let Some(device) = page.devices.get(place) else {
+            return;
+        };
+        let lease = &device.lease;
+        let is_next_turn = new.expires_ns > lease.expires_ns.load(Ordering::Relaxed);
+        lease.expires_ns.store(new.expires_ns, Ordering::Relaxed);
+        lease.backlog_ns.store(new.backlog_ns, Ordering::Relaxed);
+        lease.least_units.store(new.least_units, Ordering::Relaxed);
+        if lease.rate_ppm.load(Ordering::Relaxed) != new.rate_ppm {
+            let sequence = lease.sequence.load(Ordering::Relaxed);
+            lease
+                .sequence
+                .store(sequence.wrapping_add(1), Ordering::Relaxed);
+            // Release; the words below are not seen before the odd number.
+            fence(Ordering::Release);
+            lease.rate_ppm.store(new.rate_ppm, Ordering::Relaxed);
+            lease
+                .offered_at_ns
+                .store(new.offered_at_ns, Ordering::Relaxed);
+            lease.offered_ns.store(new.offered_ns, Ordering::Relaxed);
+            // Release; who sees the even number sees all three.
+            lease
+                .sequence
+                .store(sequence.wrapping_add(2), Ordering::Release);
+        }
+        let former = lease.word.load(Ordering::Relaxed);
+        if former & lease_state::MASK == new.state && !is_next_turn {
+            return;
+        }
+        let generation = (former >> lease_state::GENERATION_SHIFT).wrapping_add(1);
+        let word = (generation << lease_state::GENERATION_SHIFT) | new.state;
+        // Release; who sees the word sees the bounds that go with it.
+        lease.word.store(word, Ordering::Release);
+        let is_wait_over = !matches!(new.state, lease_state::HOLD | lease_state::PAUSED);
+        if is_wait_over {
+            // SAFETY: the word lies in this mapping; waking reads and writes nothing.
+            unsafe {
+                nix::libc::syscall(
+                    nix::libc::SYS_futex,
+                    lease.word.as_ptr(),
+                    nix::libc::FUTEX_WAKE,
+                    i32::MAX,
+                )
+            };
+        }
+    }
+
+    /// Sets on which devices launches have to look at their lease, a bit for each.
+    pub(crate) fn set_gated(&self, gated: u32) {
+        // Release; who sees the bit sees the lease.
+        self.0.page().gated.store(gated, Ordering::Release);
+    }
+
     /// The descriptor that processes get.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
     }
+}
+
+/// A lease, as it is to stand in a control page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lease {
+    /// One of [`lease_state`].
+    pub(crate) state: u32,
+    /// When the turn is to end; 0 where that is not known.
+    pub(crate) expires_ns: u64,
+    /// Predicted work that may be in flight; 0 is "no bound".
+    pub(crate) backlog_ns: u64,
+    /// Launches that may be in flight whatever they take.
+    pub(crate) least_units: u32,
+    /// What part of its time the device gives it now, in millionths.
+    pub(crate) rate_ppm: u32,
+    /// Since when.
+    pub(crate) offered_at_ns: u64,
+    /// What it would have given it until then.
+    pub(crate) offered_ns: u64,
 }
 
 /// A usage page. All that it says is the tenant's claim.
@@ -293,9 +369,11 @@ mod tests {
                     memory_bytes: 8 << 30,
                 },
                 limit_bytes: 1 << 30,
+                compute: crate::terms::Wanted::default(),
             }],
             slots: BTreeMap::new(),
             next_generation: 1,
+            is_paused: false,
             is_owner_alive: true,
             observers: 0,
         }

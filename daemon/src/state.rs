@@ -2,13 +2,15 @@
 //! watches.
 
 use crate::Settings;
+use crate::bells::Bells;
 use crate::descriptors::{is_dead, pidfd};
 use crate::ledger_file::{self, Ledger};
 use crate::pages::{Control, Usage};
 use crate::process;
 use crate::tenants::{Device, NewTenant, ProcessId, Refusal, Registry, Tenant};
+use crate::turns::Turns;
 use ffi::sync::Ordering;
-use ffi::wire::{attach_status, slot_state};
+use ffi::wire::{DeviceWork, attach_status, slot_state};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
@@ -71,6 +73,8 @@ pub(crate) struct Pages {
     pub(crate) usage: Option<Usage>,
     /// Slots whose processes still read an earlier daemon's control page.
     pub(crate) absent: BTreeSet<u32>,
+    /// What the tenant's processes wake the arbiter with.
+    pub(crate) bell: EventFd,
     owner: Option<OwnedFd>,
 }
 
@@ -97,6 +101,10 @@ pub(crate) struct Shared {
     failed: (Mutex<Option<&'static str>>, Notify),
     /// The ledger's file; its lock is taken before the state's.
     ledger: Mutex<PathBuf>,
+    /// What wakes the arbiter.
+    pub(crate) bells: Bells,
+    /// Whose turn it is on which device; its lock is taken before the state's.
+    pub(crate) turns: Turns,
     boot_id: String,
     pub(crate) started: Instant,
 }
@@ -135,6 +143,8 @@ impl Shared {
             stopped: Notify::new(),
             failed: (Mutex::new(None), Notify::new()),
             ledger: Mutex::new(file),
+            bells: Bells::new()?,
+            turns: Turns::default(),
             boot_id,
             started: Instant::now(),
         };
@@ -164,6 +174,7 @@ impl Shared {
         self.stopped.notify_one();
         // A counter that is full wakes the attach thread just as well.
         let _ = self.stop.write(1);
+        self.bells.ring();
     }
 
     /// Ends when the daemon stops; for the status thread.
@@ -204,6 +215,8 @@ impl Shared {
         }
         state.registry.set_devices(devices);
         state.is_ready = true;
+        drop(state);
+        self.bells.ring();
     }
 
     /// Makes a tenant: its place in the registry, its pages, the watch on its owner.
@@ -232,6 +245,7 @@ impl Shared {
             control: Control::create(tenant, monotonic_ns())?,
             usage: Some(Usage::create(tenant)?),
             absent: BTreeSet::new(),
+            bell: self.bells.hang()?,
             owner: None,
         };
         self.watch(owner.as_fd(), Watched::Owner(tenant.id))?;
@@ -256,6 +270,7 @@ impl Shared {
             control: Control::create(tenant, monotonic_ns())?,
             usage: None,
             absent: BTreeSet::new(),
+            bell: self.bells.hang()?,
             owner,
         };
         if let Some(owner) = &pages.owner {
@@ -263,6 +278,11 @@ impl Shared {
         }
         state.pages.insert(id, pages);
         Ok(())
+    }
+
+    /// Brings all leases up to date; says when that is due again without a bell.
+    pub(crate) fn look_at_turns(&self) -> Option<u64> {
+        self.turns.pass(&self.state, monotonic_ns)
     }
 
     /// Whether every process of a tenant reads this daemon's control page.
@@ -347,6 +367,7 @@ impl State {
             books.settle(slot);
         }
         if let Some(place) = page.slots.get(slot as usize) {
+            place.work.iter().for_each(forget_work);
             let header = &place.header;
             header.pid.store(process.pid, Ordering::Relaxed);
             header
@@ -400,6 +421,7 @@ pub(crate) fn reap_slot(usage: &Usage, slot: u32, devices: usize, generation: u3
     let units = (0..devices)
         .filter_map(|device| ledger::Books::of(page, device))
         .fold(0u64, |sum, books| sum.saturating_add(books.reap(slot)));
+    place.work.iter().for_each(forget_work);
     place.header.pid.store(0, Ordering::Relaxed);
     place.header.generation.store(generation, Ordering::Relaxed);
     // Release; who finds the slot free finds it settled.
@@ -408,6 +430,24 @@ pub(crate) fn reap_slot(usage: &Usage, slot: u32, devices: usize, generation: u3
         .state
         .store(slot_state::FREE, Ordering::Release);
     units
+}
+
+/// A process has gone: nothing of it runs or waits any more.
+fn forget_work(work: &DeviceWork) {
+    for word in [&work.is_busy, &work.waiting] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [
+        &work.submitted_ns,
+        &work.retired_ns,
+        &work.launches,
+        &work.held,
+        &work.longest_ns,
+        &work.head_ns,
+        &work.head_since_ns,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds.

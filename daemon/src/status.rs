@@ -4,14 +4,14 @@
 //! says who that is. See `docs/status-api.md`.
 
 use crate::api::{
-    ChangeRequest, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health, ProcessInfo,
-    RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
+    ChangeRequest, ComputeInfo, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health, LeaseState,
+    ProcessInfo, RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
 };
 use crate::devices::{Sample, Watch};
 use crate::quota::Request;
 use crate::runtime::attach_socket;
-use crate::state::{Pages, RegisterError, Shared};
-use crate::tenants::{NewTenant, Refusal, Tenant};
+use crate::state::{Pages, RegisterError, Shared, monotonic_ns};
+use crate::tenants::{NewTenant, Refusal, Share, Tenant};
 use crate::{Settings, process};
 use axum::Router;
 use axum::body::Bytes;
@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use axum::serve::IncomingStream;
 use ffi::sync::{AtomicU64, Ordering};
-use ffi::wire::TenantTotal;
+use ffi::wire::{TenantTotal, UsagePage, lease_state};
 use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use std::io;
@@ -80,7 +80,9 @@ impl IntoResponse for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
-            Refusal::NameTaken { .. } | Refusal::NoRoom { .. } => StatusCode::CONFLICT,
+            Refusal::NameTaken { .. } | Refusal::NoRoom { .. } | Refusal::NoTime { .. } => {
+                StatusCode::CONFLICT
+            }
             Refusal::NoSuchTenant { .. } => StatusCode::NOT_FOUND,
             _ => StatusCode::BAD_REQUEST,
         };
@@ -135,8 +137,11 @@ fn routes(context: Context) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/tenants", post(register))
         .route("/v1/tenants/{name}", get(tenant).patch(change))
+        .route("/v1/tenants/{name}/pause", post(pause))
+        .route("/v1/tenants/{name}/resume", post(resume))
         .fallback(|| async {
-            let known = "there are /v1/health, /v1/status, /v1/tenants and /v1/tenants/NAME";
+            let known = "there are /v1/health, /v1/status, /v1/tenants, /v1/tenants/NAME, and below that \
+                         pause and resume";
             Problem(StatusCode::NOT_FOUND, format!("no such path; {known}"))
         })
         .method_not_allowed_fallback(|| async {
@@ -188,7 +193,10 @@ async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
         },
         driver: (*context.driver).clone(),
         devices,
-        tenants: tenants.into_iter().map(name_commands).collect(),
+        tenants: tenants
+            .into_iter()
+            .map(|tenant| name_commands(context.stand(tenant)))
+            .collect(),
     })
 }
 
@@ -202,7 +210,7 @@ async fn tenant(
         let tenant = state.registry.named(&name)?;
         compare(describe(tenant, state.pages.get(&tenant.id)), &sample)
     };
-    Ok(Json(name_commands(info)))
+    Ok(Json(name_commands(context.stand(info))))
 }
 
 async fn register(
@@ -227,6 +235,7 @@ async fn register(
     let new = NewTenant {
         name: request.name,
         memory,
+        compute: request.compute.parse().map_err(Refusal::from)?,
         gpus: request.gpus,
         owner,
         token: random()?,
@@ -259,21 +268,28 @@ async fn change(
 ) -> Result<Json<TenantInfo>, Problem> {
     may_change(peer)?;
     let request: ChangeRequest = parse(&body)?;
-    let memory = Request::parse(&request.memory).map_err(Refusal::from)?;
+    let memory = request.memory.as_deref().map(Request::parse).transpose();
+    let memory = memory.map_err(Refusal::from)?;
+    let compute = request.compute.parse().map_err(Refusal::from)?;
+    if memory.is_none() && compute.is_empty() {
+        let error = "the request changes nothing; it may have memory, compute, compute_max, weight and class";
+        return Err(Problem(StatusCode::BAD_REQUEST, error.to_owned()));
+    }
     let (id, info) = {
         let mut state = context.shared.state();
         let tenant = state
             .registry
-            .change(&name, &memory, request.gpu.as_ref())?
+            .change(&name, memory.as_ref(), compute, request.gpu.as_ref())?
             .clone();
         let pages = state.pages.get(&tenant.id);
         if let Some(pages) = pages {
             pages.control.set_limits(&tenant.shares);
         }
-        tracing::info!(tenant = tenant.name, memory = request.memory, "changed");
+        tracing::info!(tenant = tenant.name, ?memory, ?compute, "changed");
         (tenant.id, describe(&tenant, pages))
     };
     context.shared.save();
+    context.shared.bells.ring();
     // Right after a restart some processes may still read the former daemon's page; the change is made
     // when they have come back, which takes them some milliseconds.
     let deadline = Instant::now() + COMING_BACK;
@@ -281,7 +297,44 @@ async fn change(
         // Also after the last one: it has its page then, and needs a moment to map it.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    let info = context.stand(info);
     Ok(Json(name_commands(info)))
+}
+
+async fn pause(
+    context: Extracted<Context>,
+    peer: ConnectInfo<Peer>,
+    name: Path<String>,
+) -> Result<Json<TenantInfo>, Problem> {
+    set_paused(context, peer, name, true)
+}
+
+async fn resume(
+    context: Extracted<Context>,
+    peer: ConnectInfo<Peer>,
+    name: Path<String>,
+) -> Result<Json<TenantInfo>, Problem> {
+    set_paused(context, peer, name, false)
+}
+
+fn set_paused(
+    Extracted(context): Extracted<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    is_paused: bool,
+) -> Result<Json<TenantInfo>, Problem> {
+    may_change(peer)?;
+    let info = {
+        let mut state = context.shared.state();
+        let tenant = state.registry.pause(&name, is_paused)?.clone();
+        describe(&tenant, state.pages.get(&tenant.id))
+    };
+    tracing::info!(tenant = name, is_paused, "changed");
+    context.shared.save();
+    context.shared.look_at_turns();
+    // The thread plans anew from what stands now.
+    context.shared.bells.ring();
+    Ok(Json(name_commands(context.stand(info))))
 }
 
 /// Reads a body.
@@ -357,6 +410,7 @@ fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
             last_refused_bytes: count(|total| &total.last_refused_bytes),
             memory_truth_bytes: None,
             memory_overhead_bytes: None,
+            compute: describe_compute(tenant, page, place, share),
         }
     });
     let processes = tenant.slots.iter().map(|(slot, holder)| {
@@ -376,6 +430,59 @@ fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
         owner_pid: tenant.owner.pid,
         devices: devices.collect(),
         processes: processes.collect(),
+        is_paused: tenant.is_paused,
+    }
+}
+
+/// What a tenant was promised of a device's time, and what its processes say; the lease and what was
+/// charged are the arbiter's to add, see [`Context::stand`].
+fn describe_compute(
+    tenant: &Tenant,
+    page: Option<&UsagePage>,
+    place: usize,
+    share: &Share,
+) -> ComputeInfo {
+    let terms = share.terms();
+    let mut info = ComputeInfo {
+        guarantee_permille: terms.guarantee_permille,
+        ceiling_permille: terms.ceiling_permille,
+        weight: terms.weight,
+        class: terms.class,
+        ..ComputeInfo::default()
+    };
+    let works = tenant
+        .slots
+        .keys()
+        .filter_map(|slot| page?.slots.get(*slot as usize)?.work.get(place));
+    for work in works {
+        let waiting = work.waiting.load(Ordering::Relaxed);
+        info.waiting = info.waiting.saturating_add(waiting);
+        let launches = work.launches.load(Ordering::Relaxed);
+        info.launches = info.launches.saturating_add(launches);
+        info.held = info.held.saturating_add(work.held.load(Ordering::Relaxed));
+        info.longest_ns = info.longest_ns.max(work.longest_ns.load(Ordering::Relaxed));
+    }
+    info
+}
+
+impl Context {
+    /// Adds what the arbiter knows of a tenant.
+    fn stand(&self, mut tenant: TenantInfo) -> TenantInfo {
+        for device in &mut tenant.devices {
+            let turns = &self.shared.turns;
+            let standing = turns.standing(tenant.id, &device.uuid, monotonic_ns());
+            device.compute.used_ns = standing.used_ns;
+            device.compute.share_permille = standing.share_permille;
+            device.compute.lease = match standing.state {
+                None => LeaseState::Unshared,
+                Some(lease_state::LEASED) => LeaseState::Leased,
+                Some(lease_state::HOLD) => LeaseState::Held,
+                Some(lease_state::EXEMPT) => LeaseState::Exempt,
+                Some(lease_state::PAUSED) => LeaseState::Paused,
+                Some(_) => LeaseState::Open,
+            };
+        }
+        tenant
     }
 }
 

@@ -5,7 +5,9 @@
 mod refusal;
 
 use crate::api::GpuName;
+use crate::arbiter::Terms;
 use crate::quota::{Memory, Request, Size};
+use crate::terms::{Part, WHOLE_PERMILLE, Wanted};
 use ffi::wire::{MAX_DEVICES, MAX_SLOTS, Token};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,6 +55,17 @@ pub struct Share {
     pub device: Device,
     /// The cap, in bytes.
     pub limit_bytes: u64,
+    /// What was asked for of its time.
+    #[serde(default)]
+    pub compute: Wanted,
+}
+
+impl Share {
+    /// The terms of its time.
+    pub fn terms(&self) -> Terms {
+        // Checked when it was made; a ledger that says otherwise means "no promise".
+        self.compute.terms().unwrap_or_default()
+    }
 }
 
 /// One tenant.
@@ -75,6 +88,9 @@ pub struct Tenant {
     /// The generation that the next change of hands gets. One count for all slots, so that no two
     /// holders of any slot ever share a generation.
     pub next_generation: u32,
+    /// Whether an operator holds all its launches.
+    #[serde(default)]
+    pub is_paused: bool,
     /// Whether the owner still lives.
     #[serde(skip)]
     pub is_owner_alive: bool,
@@ -126,6 +142,8 @@ pub struct NewTenant {
     pub name: Option<String>,
     /// Its caps.
     pub memory: Request,
+    /// Its share of GPU time, the same on each device.
+    pub compute: Wanted,
     /// Its devices; `None`: those that `memory` names, else all.
     pub gpus: Option<Vec<GpuName>>,
     /// What it lives as long as.
@@ -244,9 +262,12 @@ impl Registry {
             let owner = holder.owner.pid;
             return Err(Refusal::NameTaken { name, owner });
         }
-        let shares = self.shares(&new.memory, new.gpus.as_deref())?;
-        for share in &shares {
+        let mut shares = self.shares(&new.memory, new.gpus.as_deref())?;
+        new.compute.terms()?;
+        for share in &mut shares {
+            share.compute = new.compute;
             self.admit(&share.device, share.limit_bytes, 0)?;
+            self.admit_time(&share.device, new.compute.guarantee(), 0)?;
         }
         self.next_id = id.saturating_add(1);
         Ok(self.tenants.entry(id).or_insert(Tenant {
@@ -258,25 +279,79 @@ impl Registry {
             shares,
             slots: BTreeMap::new(),
             next_generation: 1,
+            is_paused: false,
             is_owner_alive: true,
             observers: 0,
         }))
     }
 
-    /// Changes a tenant's caps, on `gpu` alone or on each device that `memory` is for. A cap may fall
-    /// below what is in use.
+    /// Changes a tenant's caps, on `gpu` alone or on each device that `memory` is for, and its share of GPU
+    /// time, on `gpu` alone or on each device. A cap may fall below what is in use.
     ///
     /// # Errors
     /// Why not; then nothing has changed.
     pub fn change(
         &mut self,
         name: &str,
-        memory: &Request,
+        memory: Option<&Request>,
+        compute: Wanted,
         gpu: Option<&GpuName>,
     ) -> Result<&Tenant, Refusal> {
         let tenant = self.named(name)?;
         let id = tenant.id;
         let mut shares = tenant.shares.clone();
+        if let Some(memory) = memory {
+            self.change_memory(&mut shares, memory, gpu)?;
+        }
+        if !compute.is_empty() {
+            self.change_time(&mut shares, compute, gpu)?;
+        }
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.shares = shares;
+        }
+        self.named(name)
+    }
+
+    /// Holds all launches of a tenant, or lets them go.
+    ///
+    /// # Errors
+    /// There is no such tenant.
+    pub fn pause(&mut self, name: &str, is_paused: bool) -> Result<&Tenant, Refusal> {
+        let id = self.named(name)?.id;
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.is_paused = is_paused;
+        }
+        self.named(name)
+    }
+
+    fn change_time(
+        &self,
+        shares: &mut [Share],
+        compute: Wanted,
+        gpu: Option<&GpuName>,
+    ) -> Result<(), Refusal> {
+        let own: Vec<Device> = shares.iter().map(|share| share.device.clone()).collect();
+        let only = gpu.map(|gpu| find(&own, gpu)).transpose()?;
+        for (place, share) in shares.iter_mut().enumerate() {
+            if only.is_some_and(|only| only != place) {
+                continue;
+            }
+            let new = compute.over(share.compute);
+            new.terms()?;
+            if new.guarantee() > share.compute.guarantee() {
+                self.admit_time(&share.device, new.guarantee(), share.compute.guarantee())?;
+            }
+            share.compute = new;
+        }
+        Ok(())
+    }
+
+    fn change_memory(
+        &self,
+        shares: &mut [Share],
+        memory: &Request,
+        gpu: Option<&GpuName>,
+    ) -> Result<(), Refusal> {
         let own: Vec<Device> = shares.iter().map(|share| share.device.clone()).collect();
         let mut changes: Vec<(usize, Memory)> = Vec::new();
         match (memory, gpu) {
@@ -306,10 +381,34 @@ impl Registry {
             }
             share.limit_bytes = limit_bytes;
         }
-        if let Some(tenant) = self.tenants.get_mut(&id) {
-            tenant.shares = shares;
+        Ok(())
+    }
+
+    /// Whether `asked` permille of the time of `device`, in place of `instead_of`, can be guaranteed.
+    fn admit_time(&self, device: &Device, asked: u32, instead_of: u32) -> Result<(), Refusal> {
+        let guarantees = || {
+            self.tenants().flat_map(|tenant| {
+                let shares = tenant.shares.iter();
+                shares
+                    .filter(|share| share.device.uuid == device.uuid)
+                    .map(|share| (tenant.name.as_str(), share.compute.guarantee()))
+                    .filter(|(_, guarantee)| *guarantee > 0)
+            })
+        };
+        let all: u32 = guarantees().map(|(_, guarantee)| guarantee).sum();
+        let free = WHOLE_PERMILLE.saturating_sub(all.saturating_sub(instead_of));
+        if asked <= free {
+            return Ok(());
         }
-        self.named(name)
+        let holders: Vec<String> = guarantees()
+            .map(|(name, guarantee)| format!("{name}: {}", Part(guarantee)))
+            .collect();
+        Err(Refusal::NoTime {
+            device: device.index,
+            asked: Part(asked),
+            free: Part(free),
+            holders: holders.join(", "),
+        })
     }
 
     /// Whether `asked_bytes` more, in place of `instead_of_bytes`, can be promised on `device`.
@@ -389,6 +488,7 @@ impl Registry {
             shares.push(Share {
                 device: device.clone(),
                 limit_bytes: cap.on(device.index, device.memory_bytes)?,
+                compute: Wanted::default(),
             });
         }
         if places.iter().any(|(place, _)| !named.contains(place)) {

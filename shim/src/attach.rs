@@ -14,10 +14,10 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often a daemon that is not there is looked for.
@@ -44,6 +44,8 @@ pub(crate) struct Attached {
     pub(crate) socket: OwnedFd,
     /// The usage page's memfd, to hand to the next daemon.
     pub(crate) usage_fd: OwnedFd,
+    /// Wakes the daemon; an eventfd.
+    pub(crate) bell: OwnedFd,
     /// Where the daemon was found.
     pub(crate) path: PathBuf,
 }
@@ -103,6 +105,56 @@ impl fmt::Display for Failure {
 /// Descriptors of this process's attachment, for the child that has to close them.
 static OPEN: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
+/// The bell's number, which stays the same over restarts of the daemon: threads may be ringing it.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// What `fstat` says of the bell.
+static BELL_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Wakes the daemon, if it listens.
+pub(crate) fn ring() {
+    let number = BELL.load(Ordering::Relaxed);
+    if number < 0 {
+        return;
+    }
+    // A program may have closed every descriptor that it does not know, and the number may be another
+    // file's by now.
+    let is_ours = nix::sys::stat::fstat(Number(number))
+        .is_ok_and(|found| found.st_ino == BELL_INODE.load(Ordering::Relaxed));
+    if is_ours {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight bytes on the stack. A counter that is full has been noticed anyway.
+        unsafe { libc::write(number, one.as_ptr().cast(), one.len()) };
+    }
+}
+
+/// A descriptor by its number, for one question.
+struct Number(RawFd);
+
+impl AsFd for Number {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the kernel says whether there is such a descriptor, and nothing is kept.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+/// Puts the bell of a new attachment where the last one's was.
+fn hang_up(attached: &mut Attached) {
+    let Ok(found) = nix::sys::stat::fstat(&attached.bell) else {
+        return;
+    };
+    BELL_INODE.store(found.st_ino, Ordering::Relaxed);
+    let former = BELL.load(Ordering::Relaxed);
+    let new = attached.bell.as_raw_fd();
+    // SAFETY: the former number is the former bell's, which is never closed.
+    if former >= 0 && unsafe { libc::dup3(new, former, libc::O_CLOEXEC) } == former {
+        return;
+    }
+    // SAFETY: a copy that belongs to the rest of the process's life.
+    let copy = unsafe { libc::fcntl(new, libc::F_DUPFD_CLOEXEC, 3) };
+    BELL.store(copy, Ordering::Relaxed);
+}
+
 /// Closes a parent's descriptors in a child right after `fork`.
 pub(crate) fn close_in_child() {
     for place in &OPEN {
@@ -113,9 +165,15 @@ pub(crate) fn close_in_child() {
             unsafe { libc::close(descriptor) };
         }
     }
+    let bell = BELL.swap(-1, Ordering::Relaxed);
+    if bell >= 0 {
+        // SAFETY: as above.
+        unsafe { libc::close(bell) };
+    }
 }
 
-fn remember(attached: &Attached) {
+fn remember(attached: &mut Attached) {
+    hang_up(attached);
     let [socket, usage] = &OPEN;
     socket.store(attached.socket.as_raw_fd(), Ordering::Relaxed);
     usage.store(attached.usage_fd.as_raw_fd(), Ordering::Relaxed);
@@ -123,8 +181,8 @@ fn remember(attached: &Attached) {
 
 /// Attaches with a slot; tries until `deadline` while no daemon answers.
 pub(crate) fn seat(deadline: Instant) -> Result<Attached, Failure> {
-    let attached = anywhere(0, deadline)?;
-    remember(&attached);
+    let mut attached = anywhere(0, deadline)?;
+    remember(&mut attached);
     Ok(attached)
 }
 
@@ -201,8 +259,8 @@ pub(crate) fn rejoin(former: &Attached) -> Result<Attached, Failure> {
     .map_err(|_| Failure::NoDaemon(Some(former.path.clone())))?;
     match reply.status {
         attach_status::OK => {
-            let attached = accept(former.path.clone(), &reply, socket, descriptors)?;
-            remember(&attached);
+            let mut attached = accept(former.path.clone(), &reply, socket, descriptors)?;
+            remember(&mut attached);
             Ok(attached)
         }
         attach_status::STRANGER => Err(Failure::Stranger(former.path.clone())),
@@ -293,7 +351,7 @@ fn ask(
 
 fn receive(socket: &OwnedFd) -> nix::Result<(AttachReply, Vec<OwnedFd>)> {
     let mut bytes = [0u8; ATTACH_BYTES];
-    let mut space = nix::cmsg_space!([RawFd; 2]);
+    let mut space = nix::cmsg_space!([RawFd; 3]);
     let mut slices = [IoSliceMut::new(&mut bytes)];
     let message = recvmsg::<UnixAddr>(
         socket.as_raw_fd(),
@@ -329,7 +387,9 @@ fn accept(
     descriptors: Vec<OwnedFd>,
 ) -> Result<Attached, Failure> {
     let mut descriptors = descriptors.into_iter();
-    let (Some(control), Some(usage_fd)) = (descriptors.next(), descriptors.next()) else {
+    let (Some(control), Some(usage_fd), Some(bell)) =
+        (descriptors.next(), descriptors.next(), descriptors.next())
+    else {
         return Err(Failure::Refused(path, reply.status));
     };
     let are_known = reply.layout == LAYOUT
@@ -355,6 +415,7 @@ fn accept(
         generation: reply.slot_generation,
         socket,
         usage_fd,
+        bell,
         path,
     })
 }

@@ -4,7 +4,7 @@
 
 use crate::claim::Out;
 use crate::session;
-use crate::{account, array, blocks, pool};
+use crate::{account, array, blocks, gate, pool};
 use ffi::driver::{CUcontext, CUdevice, CUresult};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,6 +35,9 @@ pub(crate) fn release_primary(
     device: CUdevice,
     forward: impl FnOnce(CUdevice) -> CUresult,
 ) -> CUresult {
+    if let Some(place) = primary(device) {
+        gate::context_ending(place.load(Ordering::Relaxed));
+    }
     let result = forward(device);
     if result == CUresult::CUDA_SUCCESS
         && !is_active(device)
@@ -56,6 +59,7 @@ fn is_active(device: CUdevice) -> bool {
 
 /// `cuCtxDestroy`.
 pub(crate) fn destroy(context: CUcontext, forward: impl FnOnce(CUcontext) -> CUresult) -> CUresult {
+    gate::context_ending(context as usize);
     let result = forward(context);
     if result == CUresult::CUDA_SUCCESS {
         ended(context as usize);
@@ -67,6 +71,7 @@ fn ended(context: usize) {
     if context == 0 {
         return;
     }
+    gate::context_ended(context);
     if let Some(seat) = session::seat() {
         for block in blocks::take_context(context) {
             account::release(seat, block.device, block.units);

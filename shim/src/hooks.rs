@@ -7,7 +7,7 @@
 //! belongs to is in `ffi::symbols`.
 
 use crate::real::{Library, genuine, ordinal_of};
-use crate::{array, context, init, lookup, management, memory, neighbours, pool, query, vmm};
+use crate::{array, context, gate, init, lookup, management, memory, neighbours, pool, query, vmm};
 use ffi::driver::*;
 use ffi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -94,7 +94,7 @@ hooks! {
     cuMemPoolDestroy(pool: CUmemoryPool) => pool::destroy;
     cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) => pool::trim_to;
     cuStreamSynchronize(stream: CUstream) => pool::synchronize_stream;
-    cuStreamSynchronize_ptsz(stream: CUstream) => pool::synchronize_stream;
+    cuStreamSynchronize_ptsz(stream: CUstream) => pool::synchronize_stream_per_thread;
     cuEventSynchronize(event: CUevent) => pool::synchronize_event;
     cuCtxSynchronize() => pool::synchronize_context;
     cuCtxSynchronize_v2(context: CUcontext) => pool::synchronize_named_context;
@@ -136,6 +136,46 @@ hooks! {
     cuDevicePrimaryCtxReset_v2(device: CUdevice) => context::release_primary;
     cuCtxDestroy(context: CUcontext) => context::destroy;
     cuCtxDestroy_v2(context: CUcontext) => context::destroy;
+
+    // GPU time: every form of launch.
+    cuLaunchKernel(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void)
+        => gate::launch;
+    cuLaunchKernel_ptsz(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void)
+        => gate::launch_per_thread;
+    cuLaunchKernelEx(config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void)
+        => gate::launch_extended;
+    cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void)
+        => gate::launch_extended_per_thread;
+    cuLaunchCooperativeKernel(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void)
+        => gate::launch_cooperative;
+    cuLaunchCooperativeKernel_ptsz(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void)
+        => gate::launch_cooperative_per_thread;
+    cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, count: c_uint, flags: c_uint)
+        => gate::launch_multi_device;
+    cuLaunch(function: CUfunction) => gate::launch_once;
+    cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) => gate::launch_grid;
+    cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream)
+        => gate::launch_grid_async;
+    cuGraphExecUpdate(graph: CUgraphExec, by: CUgraph, node: *mut CUgraphNode, outcome: *mut CUgraphExecUpdateResult)
+        => gate::update_graph;
+    cuGraphExecUpdate_v2(graph: CUgraphExec, by: CUgraph, outcome: *mut CUgraphExecUpdateResultInfo)
+        => gate::update_graph_v2;
+    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) => gate::launch_graph;
+    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) => gate::launch_graph_per_thread;
+
+    // Launches into a capturing stream are no work yet.
+    cuStreamBeginCapture(stream: CUstream) => gate::capture::begin_v1;
+    cuStreamBeginCapture_ptsz(stream: CUstream) => gate::capture::begin_v1;
+    cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) => gate::capture::begin;
+    cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: CUstreamCaptureMode) => gate::capture::begin;
+    cuStreamBeginCaptureToGraph(stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode)
+        => gate::capture::begin_to_graph;
+    cuStreamBeginCaptureToGraph_ptsz(stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode)
+        => gate::capture::begin_to_graph;
+    cuStreamBeginRecaptureToGraph(stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void)
+        => gate::capture::begin_again;
+    cuStreamBeginRecaptureToGraph_ptsz(stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback: CUgraphRecaptureCallback, data: *mut c_void)
+        => gate::capture::begin_again;
 
     // The cap is the size of the GPU.
     cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) => query::mem_info_v1;
@@ -225,6 +265,22 @@ mod tests {
             .map(|hook| hook.ordinal)
             .collect();
         assert_eq!(ordinals.len(), DRIVER_HOOKS.len() + NVML_HOOKS.len());
+    }
+
+    #[test]
+    fn every_form_of_launch_goes_through_the_gate() {
+        use ffi::symbols::Action;
+        let hooked: BTreeSet<usize> = DRIVER_HOOKS.iter().map(|hook| hook.ordinal).collect();
+        let gated = ffi::symbols::DRIVER
+            .iter()
+            .enumerate()
+            .filter(|(_, symbol)| symbol.action == Action::Gate);
+        let mut count = 0;
+        for (ordinal, symbol) in gated {
+            assert!(hooked.contains(&ordinal), "{} has no hook", symbol.name);
+            count += 1;
+        }
+        assert_eq!(count, 12, "forms of launch in the driver's tables");
     }
 
     #[test]

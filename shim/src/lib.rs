@@ -15,6 +15,7 @@
 //! | [`session`], [`attach`], [`link`] | this process's place with the daemon: state, messages, thread |
 //! | [`account`] | this process's account in the usage page |
 //! | [`memory`], [`pool`], [`vmm`], [`context`] | what allocates and frees, and whose end frees all |
+//! | [`gate`] | whose turn it is on the GPU, and what is in flight |
 //! | [`query`], [`management`] | the cap shown as the size of the GPU, by CUDA and by NVML |
 //! | [`neighbours`] | NVML's lists of processes, reduced to the tenant's own |
 //! | [`device`], [`blocks`], [`claim`] | devices by UUID, live allocations by address, places named by the host |
@@ -22,7 +23,7 @@
 //!
 //! A process that never calls CUDA or NVML runs none of this: no constructor, no thread, no file.
 //!
-//! Lock order: `session`'s attach lock, then none. The locks of `pool`, `blocks`, `vmm` and `account`
+//! Lock order: `session`'s attach lock, then none; `gate`'s, then none. The locks of `pool`, `blocks`, `vmm` and `account`
 //! are taken in this order and none but `pool`'s (it says why) is held across a call of the real driver.
 #![deny(
     clippy::unwrap_used,
@@ -42,6 +43,7 @@ mod coverage;
 mod device;
 mod discovery;
 mod fork;
+mod gate;
 mod guard;
 mod hooks;
 mod init;

@@ -7,7 +7,6 @@
 use crate::attach::{self, Attached, Failure};
 use crate::{log, session};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,20 +20,12 @@ const EAGER_FOR: Duration = Duration::from_secs(5);
 
 /// Starts the thread.
 pub(crate) fn start(attached: Attached) {
-    let mut former = SigSet::empty();
-    let masked = pthread_sigmask(
-        SigmaskHow::SIG_SETMASK,
-        Some(&SigSet::all()),
-        Some(&mut former),
-    );
-    let started = thread::Builder::new()
-        .name("sluice-link".into())
-        .stack_size(256 << 10)
-        .spawn(move || watch(attached));
-    if masked.is_ok() {
-        // The mask came from this thread a moment ago.
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&former), None);
-    }
+    let started = session::without_signals(|| {
+        thread::Builder::new()
+            .name("sluice-link".into())
+            .stack_size(256 << 10)
+            .spawn(move || watch(attached))
+    });
     if let Err(error) = started {
         log::warn(format_args!(
             "cannot start the thread that watches the daemon: {error}; the cap holds, but a later daemon will not know this process"

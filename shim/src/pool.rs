@@ -18,6 +18,7 @@ pub(crate) use charge::trim;
 use crate::account;
 use crate::claim::Out;
 use crate::device::{self, Index};
+use crate::gate;
 use crate::memory;
 use crate::session::{self, Seat};
 use charge::{begin, end, forget, look_again};
@@ -32,7 +33,7 @@ const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
 /// Which of the two default streams handle 0 means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flavour {
+pub(crate) enum Flavour {
     Legacy,
     PerThread,
 }
@@ -223,6 +224,22 @@ pub(crate) fn synchronize_stream(
     forward: impl FnOnce(CUstream) -> CUresult,
 ) -> CUresult {
     let result = forward(stream);
+    if result == SUCCESS {
+        gate::stream_synchronised(stream, Flavour::Legacy);
+    }
+    after_synchronisation(result);
+    result
+}
+
+/// `cuStreamSynchronize_ptsz`.
+pub(crate) fn synchronize_stream_per_thread(
+    stream: CUstream,
+    forward: impl FnOnce(CUstream) -> CUresult,
+) -> CUresult {
+    let result = forward(stream);
+    if result == SUCCESS {
+        gate::stream_synchronised(stream, Flavour::PerThread);
+    }
     after_synchronisation(result);
     result
 }
@@ -240,6 +257,9 @@ pub(crate) fn synchronize_event(
 /// `cuCtxSynchronize`.
 pub(crate) fn synchronize_context(forward: impl FnOnce() -> CUresult) -> CUresult {
     let result = forward();
+    if result == SUCCESS {
+        gate::context_synchronised(std::ptr::null_mut());
+    }
     after_synchronisation(result);
     result
 }
@@ -250,6 +270,9 @@ pub(crate) fn synchronize_named_context(
     forward: impl FnOnce(CUcontext) -> CUresult,
 ) -> CUresult {
     let result = forward(context);
+    if result == SUCCESS {
+        gate::context_synchronised(context);
+    }
     after_synchronisation(result);
     result
 }
@@ -276,7 +299,7 @@ pub(crate) fn synchronised(seat: Seat) {
     }
 }
 
-fn is_capturing(flavour: Flavour, stream: CUstream) -> bool {
+pub(crate) fn is_capturing(flavour: Flavour, stream: CUstream) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let result = match flavour {
         // SAFETY: a place for one status; a handle that is none is the driver's to refuse.

@@ -8,8 +8,8 @@ use crate::discovery;
 use crate::log;
 use ffi::driver::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUcontext, CUdevice,
-    CUdeviceptr, CUdriverProcAddressQueryResult, CUmemPool_attribute, CUmemoryPool,
-    CUmipmappedArray, CUresult, CUstream, CUstreamCaptureStatus, CUuuid,
+    CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUmemPool_attribute, CUmemoryPool,
+    CUmipmappedArray, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use ffi::nvml::{nvmlDevice_t, nvmlReturn_t};
 use ffi::symbols::{DRIVER, NVML, Symbol};
@@ -344,6 +344,14 @@ real_functions! {
     Driver cuMipmappedArrayGetMemoryRequirements(found: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUmipmappedArray, device: CUdevice) -> CUresult;
     Driver cuCtxGetCurrent(context: *mut CUcontext) -> CUresult;
     Driver cuCtxGetDevice(device: *mut CUdevice) -> CUresult;
+    Driver cuCtxSetCurrent(context: CUcontext) -> CUresult;
+    Driver cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
+    Driver cuEventDestroy_v2(event: CUevent) -> CUresult;
+    Driver cuEventElapsedTime(milliseconds: *mut f32, begin: CUevent, end: CUevent) -> CUresult;
+    Driver cuEventRecord(event: CUevent, stream: CUstream) -> CUresult;
+    Driver cuEventRecord_ptsz(event: CUevent, stream: CUstream) -> CUresult;
+    Driver cuEventSynchronize(event: CUevent) -> CUresult;
+    Driver cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult;
     Driver cuCtxPopCurrent_v2(context: *mut CUcontext) -> CUresult;
     Driver cuCtxPushCurrent_v2(context: CUcontext) -> CUresult;
     Driver cuDeviceGetCount(count: *mut c_int) -> CUresult;

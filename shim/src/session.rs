@@ -7,6 +7,7 @@
 use crate::attach::{self, Attached, Failure};
 use crate::{fork, link, log};
 use ffi::wire::{ControlPage, UsagePage};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,24 @@ pub(crate) fn seat() -> Option<Seat> {
         pages: pages()?,
         slot: SLOT.load(Ordering::Relaxed),
     })
+}
+
+/// This process's seat, if a launch on any of its devices has to look at a lease.
+#[inline]
+pub(crate) fn gated() -> Option<Seat> {
+    // Acquire; pairs with the Release in `store`.
+    let control = CONTROL.load(Ordering::Acquire);
+    // SAFETY: either null or a mapping of `attach` that is never unmapped.
+    let control = unsafe { control.as_ref() }?;
+    if control.gated.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    seat()
+}
+
+/// Has the daemon look at what this process has running and what it waits for.
+pub(crate) fn ring() {
+    attach::ring();
 }
 
 /// Whether this is a child of a process with a seat.
@@ -171,8 +190,24 @@ pub(crate) fn is_beating(control: &ControlPage) -> bool {
     monotonic_ns().saturating_sub(last) <= HEARTBEAT_LIMIT.as_nanos() as u64
 }
 
+/// Runs `start` with all signals blocked, so that a thread which it starts takes none of the program's.
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut former = SigSet::empty();
+    let masked = pthread_sigmask(
+        SigmaskHow::SIG_SETMASK,
+        Some(&SigSet::all()),
+        Some(&mut former),
+    );
+    let started = start();
+    if masked.is_ok() {
+        // The mask came from this thread a moment ago.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&former), None);
+    }
+    started
+}
+
 /// `CLOCK_MONOTONIC`, in nanoseconds.
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     match nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC) {
         Ok(now) => Duration::from(now).as_nanos() as u64,
         // Cannot fail for this clock; "now is the beginning" reads as "the daemon is alive".

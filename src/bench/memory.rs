@@ -1,5 +1,6 @@
 //! `sluice bench memory`: an allocation and its end.
 
+use super::turns::{Pair, measure};
 use super::way::Way;
 use super::{null_node, run_inside};
 use crate::children::{Owned, dies_with_us};
@@ -8,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 /// Measures an allocation and its end, with and without Sluice
 #[derive(Debug, clap::Args)]
@@ -46,20 +46,8 @@ const BYTES: usize = 4096;
 const LIVE_BYTES: usize = 512;
 /// Allocations that are there while others are timed.
 const LIVE: usize = 100_000;
-/// Pairs of one way, before the other way's turn. Some 100 µs: short beside whatever disturbs.
-const BATCH: u32 = 400;
 /// Processes of the container, one after the other.
 const CROWDS: [usize; 3] = [1, 16, 256];
-
-/// What a pair costs one way and the other, in nanoseconds.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Pair {
-    plain_ns: f64,
-    sluice_ns: f64,
-    /// Median of the differences between neighbouring turns, and its quartiles.
-    added_ns: f64,
-    added_quartiles_ns: [f64; 2],
-}
 
 /// The figures of one crowd.
 #[derive(Debug, Serialize, Deserialize)]
@@ -224,61 +212,5 @@ impl Live {
         way.free(self.pointers[at])?;
         self.pointers[at] = way.allocate(LIVE_BYTES)?;
         Ok(())
-    }
-}
-
-/// Times both ways in turns, `rounds` times a batch of each.
-fn measure(
-    rounds: usize,
-    mut plain: impl FnMut() -> Result<()>,
-    mut sluice: impl FnMut() -> Result<()>,
-) -> Result<Pair> {
-    let (mut without, mut with, mut added) = (Vec::new(), Vec::new(), Vec::new());
-    // The first tenth only warms up.
-    for round in 0..rounds + rounds / 10 {
-        let one = batch(&mut plain)?;
-        let other = batch(&mut sluice)?;
-        if round >= rounds / 10 {
-            without.push(one);
-            with.push(other);
-            added.push(other - one);
-        }
-    }
-    Ok(Pair {
-        plain_ns: quantile(&mut without, 0.5),
-        sluice_ns: quantile(&mut with, 0.5),
-        added_ns: quantile(&mut added, 0.5),
-        added_quartiles_ns: [quantile(&mut added, 0.25), quantile(&mut added, 0.75)],
-    })
-}
-
-fn batch(once: &mut impl FnMut() -> Result<()>) -> Result<f64> {
-    let begin = Instant::now();
-    for _ in 0..BATCH {
-        once()?;
-    }
-    Ok(begin.elapsed().as_nanos() as f64 / f64::from(BATCH))
-}
-
-/// The value below which `share` of the values lie, to a tenth of a nanosecond; 0 where there are none.
-fn quantile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = (values.len().saturating_sub(1) as f64 * share).round() as usize;
-    values
-        .get(at)
-        .map_or(0.0, |value| (value * 10.0).round() / 10.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantile_is_one_of_the_values() {
-        let mut values = [5.0, 1.0, 3.0, 2.0, 4.0];
-        assert_eq!(quantile(&mut values, 0.5), 3.0);
-        assert_eq!(quantile(&mut values, 0.25), 2.0);
-        assert_eq!(quantile(&mut values, 1.0), 5.0);
-        assert_eq!(quantile(&mut [], 0.5), 0.0);
     }
 }

@@ -4,7 +4,13 @@
 //! it, so that whatever else the machine does reaches both. The driver is the stand-in in null mode: it
 //! answers within the process, at once, so that what is added can be seen.
 
+mod fairness;
+mod idle;
+mod latency;
+mod launch;
+mod load;
 mod memory;
+mod turns;
 mod way;
 
 use crate::demo::node::Node;
@@ -14,8 +20,9 @@ use daemon::api::DriverKind;
 use std::io::Read;
 use std::process::ChildStdout;
 
-pub(crate) use memory::InsideArguments;
-pub(crate) use memory::inside as memory_inside;
+pub(crate) use launch::{InsideArguments as LaunchInside, inside as launch_inside};
+pub(crate) use load::{LoadArguments, inside as load_inside};
+pub(crate) use memory::{InsideArguments, inside as memory_inside};
 
 /// Measures what Sluice adds to a call
 #[derive(Debug, clap::Args)]
@@ -27,13 +34,23 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Bench {
+    Launch(launch::Arguments),
     Memory(memory::Arguments),
+    Fairness(fairness::Arguments),
+    Latency(latency::Arguments),
+    Idle(idle::Arguments),
+    Handover(fairness::HandoverArguments),
 }
 
 /// Does one.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     match &arguments.bench {
+        Bench::Launch(arguments) => launch::run(arguments),
         Bench::Memory(arguments) => memory::run(arguments),
+        Bench::Fairness(arguments) => fairness::run(arguments),
+        Bench::Latency(arguments) => latency::run(arguments),
+        Bench::Idle(arguments) => idle::run(arguments),
+        Bench::Handover(arguments) => fairness::handover(arguments),
     }
 }
 
@@ -47,7 +64,7 @@ fn null_node() -> Result<Node> {
 
 /// Runs this program as a tenant of `node` with `arguments`, and returns what it prints.
 fn run_inside(node: &Node, cap_bytes: u64, arguments: &[&str]) -> Result<String> {
-    let mut tenant = node.start_program("bench", cap_bytes, arguments)?;
+    let mut tenant = node.start_program("bench", cap_bytes, &[], arguments)?;
     let mut text = String::new();
     let output: Option<ChildStdout> = tenant.0.stdout.take();
     output

@@ -3,7 +3,7 @@
 use crate::libraries::Libraries;
 use anyhow::{Context, Result, bail};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
@@ -12,11 +12,28 @@ type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type Free = unsafe extern "C" fn(u64) -> c_int;
 
-/// One way to the driver's functions for memory.
+type Load = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
+type Find = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_int;
+type Launch = unsafe extern "C" fn(
+    *mut c_void,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> c_int;
+
+/// One way to the driver's functions.
 pub(crate) struct Way {
     library: Library,
     allocate: Allocate,
     free: Free,
+    launch: Launch,
 }
 
 impl Way {
@@ -41,10 +58,12 @@ impl Way {
             .with_context(|| format!("cannot open {}", path.display()))?;
         let allocate = function(&library, "cuMemAlloc_v2")?;
         let free = function(&library, "cuMemFree_v2")?;
+        let launch = function(&library, "cuLaunchKernel")?;
         Ok(Self {
             library,
             allocate,
             free,
+            launch,
         })
     }
 
@@ -63,6 +82,44 @@ impl Way {
         must("cuCtxSetCurrent", unsafe { set_current(context) })
     }
 
+    /// Loads the kernel whose running time its caller chooses; it is for both ways.
+    pub(crate) fn kernel(&self) -> Result<Kernel> {
+        let load: Load = function(&self.library, "cuModuleLoadData")?;
+        let find: Find = function(&self.library, "cuModuleGetFunction")?;
+        let image = CString::new(sim::kernels::SPIN_PTX)?;
+        let name = CString::new(sim::kernels::SPIN_PREFIX)?;
+        let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a place for one handle, and PTX that ends with a zero byte.
+        let loaded = unsafe { load(&mut module, image.as_ptr().cast()) };
+        must("cuModuleLoadData", loaded)?;
+        // SAFETY: a place for one handle, a module of a moment ago, and a C string.
+        let found = unsafe { find(&mut kernel, module, name.as_ptr()) };
+        must("cuModuleGetFunction", found)?;
+        Ok(Kernel(kernel))
+    }
+
+    /// Launches it on the default stream.
+    pub(crate) fn launch(&self, kernel: &Kernel, mut nanoseconds: u64) -> Result<()> {
+        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+        // SAFETY: the kernel takes one u64, which the driver copies before the call returns.
+        let launched = unsafe {
+            (self.launch)(
+                kernel.0,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                ptr::null_mut(),
+                parameters.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        must("cuLaunchKernel", launched)
+    }
+
     /// Allocates.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<u64> {
         let mut pointer = 0;
@@ -79,6 +136,9 @@ impl Way {
         must("cuMemFree", unsafe { (self.free)(pointer) })
     }
 }
+
+/// A kernel that is loaded.
+pub(crate) struct Kernel(*mut c_void);
 
 /// The function `name`, whose type the caller knows.
 fn function<T: Copy>(library: &Library, name: &str) -> Result<T> {

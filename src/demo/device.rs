@@ -136,6 +136,23 @@ impl Device {
             .context("cuLaunchKernel")
     }
 
+    /// An event that can be waited for.
+    pub(crate) fn event(&self) -> Result<sys::CUevent> {
+        result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC).context("cuEventCreate")
+    }
+
+    /// Puts `event` behind everything so far.
+    pub(crate) fn record(&self, event: sys::CUevent) -> Result<()> {
+        // SAFETY: the event comes from `event`, and is never destroyed.
+        unsafe { result::event::record(event, result::stream::null()) }.context("cuEventRecord")
+    }
+
+    /// Waits until everything before `event` has run.
+    pub(crate) fn wait_for(&self, event: sys::CUevent) -> Result<()> {
+        // SAFETY: the event comes from `event`, and is never destroyed.
+        unsafe { result::event::synchronize(event) }.context("cuEventSynchronize")
+    }
+
     /// Waits until everything has run.
     pub(crate) fn finish(&self) -> Result<()> {
         result::ctx::synchronize().context("cuCtxSynchronize")

@@ -13,7 +13,7 @@
 //! | `observed`, `verdict` | what was seen, and what follows from it |
 //! | `screen` | the live table |
 
-mod device;
+pub(crate) mod device;
 mod event;
 pub(crate) mod node;
 mod observed;
@@ -24,7 +24,7 @@ mod verdict;
 
 pub(crate) use tenant::{TenantArguments, run as tenant};
 
-use crate::choice::{Choice, resolve};
+use crate::choice::{Choice, settle};
 use crate::exit::Exit;
 use anyhow::{Context, Result};
 use daemon::api::{DeviceInfo, DriverKind};
@@ -59,12 +59,8 @@ pub(crate) struct Arguments {
 
 /// Runs the demo and prints the verdict.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
-    let kind = match (arguments.device, resolve(arguments.device, None)) {
-        (_, Ok(kind)) => kind,
-        // Where there is no GPU, a demo is still worth seeing.
-        (Choice::Auto, Err(_)) => DriverKind::StandIn,
-        (_, Err(error)) => return Err(error),
-    };
+    // Where there is no GPU, a demo is still worth seeing.
+    let kind = settle(arguments.device)?;
     let mut screen = Screen::new(!arguments.json);
     let mut stage = Stage::set_up(kind)?;
     let ending = stage.play(Duration::from_secs(arguments.seconds), &mut screen);

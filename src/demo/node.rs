@@ -5,6 +5,7 @@ use super::tenant::Role;
 use crate::children::{Owned, dies_with_us, wait_until_ready};
 use crate::client::Client;
 use crate::gpu::{self, GpuOptions};
+use crate::libraries::Libraries;
 use crate::place::Place;
 use anyhow::{Context, Result, anyhow};
 use daemon::api::{DriverKind, Status};
@@ -97,6 +98,18 @@ impl Node {
         self.daemon = None;
     }
 
+    /// Processor time of the daemon so far; nothing where it cannot be told.
+    pub(crate) fn daemon_cpu(&self) -> Duration {
+        let pid = self.daemon.as_ref().map_or(0, |daemon| daemon.0.id());
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name in parentheses may have spaces; user and system time are the 12th and 13th after it.
+        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
+        // 100 a second on every Linux that there is for these machines.
+        Duration::from_millis(ticks * 10)
+    }
+
     /// What the daemon says.
     pub(crate) fn status(&self) -> Result<Status> {
         self.client.status()
@@ -110,14 +123,15 @@ impl Node {
             Role::Jobs => "jobs",
             Role::Worker => "worker",
         };
-        self.start_program(name, cap_bytes, &["demo-tenant", "--role", role])
+        self.start_program(name, cap_bytes, &[], &["demo-tenant", "--role", role])
     }
 
-    /// Starts this program as a tenant, with `arguments`.
+    /// Starts this program as a tenant with these `options` of `sluice run`, and these `arguments`.
     pub(crate) fn start_program(
         &self,
         name: &str,
         cap_bytes: u64,
+        options: &[&str],
         arguments: &[&str],
     ) -> Result<Owned> {
         let mut command = this_program()?;
@@ -132,8 +146,9 @@ impl Node {
                 &cap_bytes.to_string(),
                 "--gpu",
                 "0",
-                "--",
             ])
+            .args(options)
+            .arg("--")
             .arg(std::env::current_exe().context("cannot tell where this program lies")?)
             .args(arguments)
             .env_remove("CUDA_VISIBLE_DEVICES")
@@ -143,6 +158,26 @@ impl Node {
         let child = dies_with_us(&mut command)
             .spawn()
             .with_context(|| format!("cannot start the tenant {name}"))?;
+        Ok(Owned(child))
+    }
+
+    /// Starts this program without Sluice, on the same device, with these `arguments`.
+    pub(crate) fn start_plain(&self, name: &str, arguments: &[&str]) -> Result<Owned> {
+        let mut command = this_program()?;
+        command
+            .args(arguments)
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(self.log(name)?);
+        if let Some(socket) = self.gpu_socket() {
+            command
+                .env(gpu::ENV_SOCKET, socket)
+                .env("LD_LIBRARY_PATH", Libraries::find()?.stand_in());
+        }
+        let child = dies_with_us(&mut command)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
         Ok(Owned(child))
     }
 

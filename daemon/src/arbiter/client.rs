@@ -20,7 +20,11 @@ pub(super) struct Client {
     pub(super) spent_of_budget: Nanos,
     /// When its work last ended.
     pub(super) quiet_since: Nanos,
+    /// How long it usually was without work before it had some again: a mean of the last gaps.
+    pub(super) usual_gap: Nanos,
     pub(super) charged: Nanos,
+    /// What the device would have given it so far, had it always had work.
+    pub(super) offered: Nanos,
     /// What its work in flight is predicted to take.
     pub(super) in_flight: Nanos,
     /// What it left running at the end of its turn.
@@ -43,6 +47,11 @@ pub(super) struct Backlog {
 impl Client {
     pub(super) fn is_active(&self) -> bool {
         self.is_busy || self.is_waiting
+    }
+
+    /// A gap in its work is over.
+    pub(super) fn note_gap(&mut self, gap: Nanos, longest: Nanos) {
+        self.usual_gap = (self.usual_gap * 3 + gap.min(longest)) / 4;
     }
 
     /// Charges time of the present.

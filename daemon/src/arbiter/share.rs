@@ -1,9 +1,11 @@
 //! What a client is owed, and what it has had: terms, virtual time, a sliding window.
 
 use super::{MILLISECOND, Nanos};
+use serde::{Deserialize, Serialize};
 
 /// What kind of work a client does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Requests that somebody waits for: prompt, as long as its budget lasts.
     Latency,

@@ -1,6 +1,7 @@
 //! Why the registry says no, in sentences for people.
 
 use crate::quota::{QuotaError, Size};
+use crate::terms::{Part, TermsError};
 
 /// Why the registry said no.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,6 +10,23 @@ pub enum Refusal {
     /// The cap itself is wrong.
     #[error("{0}")]
     Quota(#[from] QuotaError),
+    /// The share of GPU time itself is wrong.
+    #[error("{0}")]
+    Terms(#[from] TermsError),
+    /// The guarantee would be one too many.
+    #[error(
+        "device {device} cannot guarantee {asked} of its time: {free} are free; held by {holders}"
+    )]
+    NoTime {
+        /// Index of the device.
+        device: u32,
+        /// What was asked for.
+        asked: Part,
+        /// What is still free.
+        free: Part,
+        /// Who holds the rest: `a: 60%, b: 30%`.
+        holders: String,
+    },
     /// The name cannot be one.
     #[error(
         "\"{name}\" cannot name a tenant; accepted are 1 to 63 letters, digits, dots, dashes and \

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::quota::QuotaError;
+use crate::terms::Wanted;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -25,6 +26,7 @@ fn tenant(name: &str, memory: &str) -> NewTenant {
     NewTenant {
         name: Some(name.to_owned()),
         memory: Request::parse(memory).expect("a cap"),
+        compute: Wanted::default(),
         gpus: None,
         owner: process(1),
         token: [7; 16],
@@ -161,7 +163,9 @@ fn a_cap_can_be_lowered_at_any_time_and_raised_into_what_is_free() {
     let change = |registry: &mut Registry, name: &str, memory: &str, gpu: Option<&str>| {
         let memory = Request::parse(memory).expect("a cap");
         let gpu = gpu.map(GpuName::from);
-        registry.change(name, &memory, gpu.as_ref()).map(limits)
+        registry
+            .change(name, Some(&memory), Wanted::default(), gpu.as_ref())
+            .map(limits)
     };
     assert!(change(&mut registry, "web", "5GiB", None).is_err());
     assert_eq!(
@@ -236,7 +240,7 @@ proptest! {
             let name = format!("t{who}");
             match what {
                 0 => drop(registry.register(tenant(&name, &bytes.to_string()))),
-                1 => drop(registry.change(&name, &Request::Every(Memory::Bytes(bytes)), None)),
+                1 => drop(registry.change(&name, Some(&Request::Every(Memory::Bytes(bytes))), Wanted::default(), None)),
                 _ => {
                     let id = registry.named(&name).map(|tenant| tenant.id);
                     if let Ok(id) = id {

@@ -18,8 +18,11 @@ pub struct ControlPage {
     pub device_count: AtomicU32,
     /// Process id of the daemon that made this page, in the daemon's own PID namespace.
     pub daemon_pid: AtomicU32,
+    /// A bit for each device whose [`Lease`] a launch has to look at. Zero: nothing is shared, and a
+    /// launch goes straight to the driver.
+    pub gated: AtomicU32,
     /// Zero.
-    pub reserved: [u32; 11],
+    pub reserved: [u32; 10],
     /// The devices that this tenant may use, in the daemon's order (not CUDA's).
     pub devices: [DeviceControl; MAX_DEVICES],
 }
@@ -37,21 +40,50 @@ pub struct DeviceControl {
     /// The right to submit work; the GPU-time gate reads it.
     pub lease: Lease,
     /// Zero.
-    pub reserved: [u64; 8],
+    pub reserved: [u64; 4],
 }
 
 /// The right of one tenant to submit work to one device.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lease {
-    /// State in the low byte, generation above it. Zero is "open".
-    pub word: AtomicU64,
-    /// `CLOCK_MONOTONIC` in nanoseconds after which the word no longer binds.
+    /// One of [`lease_state`] in the low byte, a generation above it; a futex for threads that wait.
+    pub word: AtomicU32,
+    /// Launches that may be in flight whatever they take; at least one always may.
+    pub least_units: AtomicU32,
+    /// `CLOCK_MONOTONIC` in nanoseconds when the turn is to end; what binds is the word.
     pub expires_ns: AtomicU64,
     /// How much predicted work may be in flight, in nanoseconds; 0 is "no bound".
     pub backlog_ns: AtomicU64,
+    /// Odd while the three words below are being changed; a reader that sees two values reads again.
+    pub sequence: AtomicU32,
+    /// What part of its time the device gives this tenant's work now, if it has any, in millionths: contexts
+    /// with work take equal turns. With this a process tells what its work takes from how long it lasts.
+    pub rate_ppm: AtomicU32,
+    /// `CLOCK_MONOTONIC` in nanoseconds since when the rate holds.
+    pub offered_at_ns: AtomicU64,
+    /// What the device would have given it until then, had it always had work, in nanoseconds.
+    pub offered_ns: AtomicU64,
     /// Zero.
-    pub reserved: u64,
+    pub reserved_tail: [u64; 2],
+}
+
+/// States of [`Lease::word`].
+pub mod lease_state {
+    /// Submit at will.
+    pub const OPEN: u32 = 0;
+    /// It is this tenant's turn.
+    pub const LEASED: u32 = 1;
+    /// It is another's turn: wait, not for ever.
+    pub const HOLD: u32 = 2;
+    /// Submit at will; what it takes is charged. For containers whose devices wait for each other.
+    pub const EXEMPT: u32 = 3;
+    /// An operator holds the tenant: wait until he lets it go, or the daemon is gone.
+    pub const PAUSED: u32 = 4;
+    /// Bits of the state in the word.
+    pub const MASK: u32 = 0xff;
+    /// Where the generation begins.
+    pub const GENERATION_SHIFT: u32 = 8;
 }
 
 #[cfg(not(loom))]
@@ -62,5 +94,7 @@ const _: () = {
     assert!(size_of::<DeviceControl>() == 128);
     assert!(offset_of!(DeviceControl, memory_limit_bytes) == 24);
     assert!(offset_of!(DeviceControl, lease) == 32);
+    assert!(size_of::<Lease>() == 64);
+    assert!(offset_of!(ControlPage, gated) == 84);
     assert!(size_of::<ControlPage>() == 128 + MAX_DEVICES * 128);
 };

@@ -1,8 +1,9 @@
 //! The attach messages, on a `SOCK_SEQPACKET` UNIX socket.
 //!
 //! A process connects and sends one [`AttachRequest`]; the daemon answers with one [`AttachReply`],
-//! with the control page and the usage page as `SCM_RIGHTS` (in that order) where the status is
-//! [`attach_status::OK`]. The connection then stays open and silent: its end tells the daemon that
+//! with the control page, the usage page and the bell as `SCM_RIGHTS` (in that order) where the status is
+//! [`attach_status::OK`]. The bell is an eventfd: a process rings it when the daemon is to look at what it
+//! has running. The connection then stays open and silent: its end tells the daemon that
 //! the process is gone, and the process that the daemon is.
 //!
 //! After the end of a daemon, a process connects again with [`attach_flags::REJOIN`], names the slot

@@ -51,6 +51,33 @@ pub struct UsageSlot {
     pub header: SlotHeader,
     /// What the process holds, by device in the control page's order.
     pub devices: [DeviceUsage; MAX_DEVICES],
+    /// What the process has running, by device in the same order.
+    pub work: [DeviceWork; MAX_DEVICES],
+}
+
+/// What one process has running on one device; written while the device's bit in
+/// [`super::ControlPage::gated`] is set.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct DeviceWork {
+    /// 1 while something is in flight.
+    pub is_busy: AtomicU32,
+    /// Threads that wait for the lease.
+    pub waiting: AtomicU32,
+    /// Predicted time of all work submitted so far, in nanoseconds.
+    pub submitted_ns: AtomicU64,
+    /// The part of it that has retired.
+    pub retired_ns: AtomicU64,
+    /// Launches so far that a lease let through.
+    pub launches: AtomicU64,
+    /// Launches so far that had to wait for the lease.
+    pub held: AtomicU64,
+    /// Longest unit seen, in nanoseconds.
+    pub longest_ns: AtomicU64,
+    /// What the oldest work in flight was predicted to take, in nanoseconds.
+    pub head_ns: AtomicU64,
+    /// `CLOCK_MONOTONIC` in nanoseconds when that became the oldest.
+    pub head_since_ns: AtomicU64,
 }
 
 /// Who owns a slot. Written by the daemon; the process only reads it.
@@ -105,7 +132,8 @@ const _: () = {
     assert!(size_of::<Account>() == 64);
     assert!(offset_of!(Account, entries) == 8);
     assert!(offset_of!(Account, acknowledged) == 40);
-    assert!(size_of::<UsageSlot>() == 64 + MAX_DEVICES * 64);
+    assert!(size_of::<DeviceWork>() == 64);
+    assert!(size_of::<UsageSlot>() == 64 + MAX_DEVICES * 128);
     assert!(offset_of!(UsagePage, totals) == 64);
     assert!(offset_of!(UsagePage, slots) == 64 + MAX_DEVICES * 64);
 };
