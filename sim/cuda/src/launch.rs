@@ -22,10 +22,10 @@ const BUFFER_SIZE: usize = 2;
 
 /// A grid of blocks.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared: c_uint,
+pub(crate) struct Shape {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
 }
 
 impl Shape {
@@ -81,7 +81,7 @@ fn first_parameter(parameters: *mut *mut c_void, extra: *mut *mut c_void) -> Ans
     Ok(unsafe { buffer.cast::<u64>().read_unaligned() })
 }
 
-fn submit<F: Flavour>(
+pub(crate) fn submit<F: Flavour>(
     handle: CUfunction,
     shape: Shape,
     given: CUstream,
@@ -144,7 +144,7 @@ fn launch<F: Flavour>(
     clippy::too_many_arguments,
     reason = "the arguments are the driver API's"
 )]
-fn launch_cooperative<F: Flavour>(
+pub(crate) fn launch_cooperative<F: Flavour>(
     function: CUfunction,
     grid_x: c_uint,
     grid_y: c_uint,

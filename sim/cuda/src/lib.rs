@@ -27,6 +27,7 @@ mod fill;
 mod host;
 mod image;
 mod launch;
+mod legacy_launch;
 mod link;
 mod memory;
 mod module;

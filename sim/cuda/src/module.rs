@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK, shared_opt_in};
 use crate::guard::{Answer, INVALID_VALUE, Out, put, text};
 use crate::image::{self, Entry, Image};
+use crate::legacy_launch;
 use crate::memory::allocate_linear;
 use crate::ranges::{Kind, Range};
 use crate::registry::handle_of;
@@ -66,6 +67,8 @@ pub(crate) struct Function {
     shared: AtomicI32,
     carveout: AtomicI32,
     other: Mutex<HashMap<u32, c_int>>,
+    /// What the launches of before CUDA 4 take.
+    pub(crate) legacy: Mutex<legacy_launch::Settings>,
 }
 
 impl Function {
@@ -83,6 +86,7 @@ impl Function {
             shared: AtomicI32::new(SHARED_PER_BLOCK as c_int),
             carveout: AtomicI32::new(-1),
             other: Mutex::new(HashMap::new()),
+            legacy: Mutex::default(),
         })
     }
 
