@@ -78,6 +78,11 @@ pub struct Settings {
     pub grace: Nanos,
     /// The same for one whose gaps are usually longer: time for what follows at once.
     pub short_grace: Nanos,
+    /// A turn that its holder does not take up within this is over: a thread that is to wake up does so
+    /// in much less, unless it is stopped.
+    pub no_show: Nanos,
+    /// One that does not come, again and again, gets no turn for up to this.
+    pub longest_pass_over: Nanos,
     /// Contention is over when at most one client has been active for so long.
     pub calm: Nanos,
     /// A `latency` client's guarantee is its budget in each of these.
@@ -97,6 +102,8 @@ impl Default for Settings {
             batch_slice: 20 * MILLISECOND,
             grace: 300 * MICROSECOND,
             short_grace: 150 * MICROSECOND,
+            no_show: 2 * MILLISECOND,
+            longest_pass_over: 1_000 * MILLISECOND,
             calm: 50 * MILLISECOND,
             latency_period: 100 * MILLISECOND,
             short: 4 * MILLISECOND,
@@ -109,7 +116,10 @@ impl Default for Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Turn {
     holder: ClientId,
+    begin: Nanos,
     until: Nanos,
+    /// Whether the holder has had work in flight in it.
+    is_taken_up: bool,
 }
 
 /// One device's arbiter.
@@ -157,6 +167,8 @@ impl Arbiter {
                 spent_of_budget: 0,
                 quiet_since: now,
                 usual_gap: 0,
+                no_shows: 0,
+                passed_over_until: 0,
                 charged: 0,
                 offered: 0,
                 in_flight: 0,
@@ -243,6 +255,16 @@ impl Arbiter {
             let holder = self.clients.get(&turn.holder)?;
             (!holder.is_active()).then(|| holder.quiet_since + self.settings.grace)
         });
+        let no_show = self
+            .turn
+            .filter(|turn| !turn.is_taken_up)
+            .map(|turn| turn.begin + self.settings.no_show);
+        let passed_over = self
+            .clients
+            .values()
+            .filter(|client| client.is_active() && client.passed_over_until > self.now)
+            .map(|client| client.passed_over_until)
+            .min();
         let calm = self
             .is_contended
             .then(|| self.last_contention + self.settings.calm);
@@ -265,11 +287,20 @@ impl Arbiter {
             .filter(|client| self.is_here(client))
             .map(|client| client.quiet_since + self.grace_of(client))
             .min();
-        [turn, grace, leave, calm, throttled, period]
-            .into_iter()
-            .flatten()
-            .map(|at| at.max(self.now + 1))
-            .min()
+        [
+            turn,
+            grace,
+            leave,
+            no_show,
+            passed_over,
+            calm,
+            throttled,
+            period,
+        ]
+        .into_iter()
+        .flatten()
+        .map(|at| at.max(self.now + 1))
+        .min()
     }
 
     fn note(&mut self, id: ClientId, now: Nanos, change: impl FnOnce(&mut Client)) {
@@ -469,6 +500,7 @@ impl Arbiter {
             .values()
             .any(|client| self.is_here(client) && self.is_prompt(client));
         let former = self.turn.map(|turn| turn.holder);
+        self.look_at_holder();
         if is_prompt_active || self.turn.is_some_and(|turn| self.is_over(turn)) {
             let ids: Vec<ClientId> = self.clients.keys().copied().collect();
             ids.into_iter().for_each(|id| self.settle(id));
@@ -492,8 +524,31 @@ impl Arbiter {
         }
         self.turn = next.map(|holder| Turn {
             holder,
+            begin: self.now,
             until: self.now + self.slice_of(holder),
+            is_taken_up: false,
         });
+    }
+
+    /// Takes note of whether the holder makes use of its turn.
+    fn look_at_holder(&mut self) {
+        let settings = self.settings;
+        let now = self.now;
+        let Some(turn) = &mut self.turn else {
+            return;
+        };
+        let Some(client) = self.clients.get_mut(&turn.holder) else {
+            return;
+        };
+        if client.is_busy {
+            turn.is_taken_up = true;
+            client.no_shows = 0;
+        } else if !turn.is_taken_up && client.is_waiting && now >= turn.begin + settings.no_show {
+            let wait = settings.no_show << client.no_shows.min(16);
+            client.passed_over_until = now + wait.min(settings.longest_pass_over);
+            client.no_shows = client.no_shows.saturating_add(1);
+            turn.until = now;
+        }
     }
 
     fn is_over(&self, turn: Turn) -> bool {
@@ -523,6 +578,7 @@ impl Arbiter {
             .clients
             .iter()
             .filter(|(_, client)| client.is_active() && !self.is_limited(client))
+            .filter(|(_, client)| self.now >= client.passed_over_until)
             .map(|(id, client)| (*id, client))
             .collect();
         // Those who want to submit first, and whoever could until now: work that is in flight goes on by

@@ -20,6 +20,9 @@ pub(super) struct Client {
     pub(super) spent_of_budget: Nanos,
     /// When its work last ended.
     pub(super) quiet_since: Nanos,
+    /// Turns in a row that it did not take up, and until when it gets no other.
+    pub(super) no_shows: u32,
+    pub(super) passed_over_until: Nanos,
     /// How long it usually was without work before it had some again: a mean of the last gaps.
     pub(super) usual_gap: Nanos,
     pub(super) charged: Nanos,
