@@ -49,6 +49,9 @@ const HAND_OVER: Nanos = 150 * MICROSECOND;
 /// to take if that is more: a stopped process, or one that waits for another container, holds up nobody.
 const BELIEVED: Nanos = 50 * MILLISECOND;
 
+/// A thread that waits and may go says so no longer after this.
+const GOING: Nanos = 5 * MILLISECOND;
+
 /// Most that anything is predicted to take.
 const LONGEST: Nanos = 10_000 * MILLISECOND;
 
@@ -92,6 +95,7 @@ struct Claim {
     last_busy: Nanos,
     /// `None`: nothing is gated.
     state: Option<u32>,
+    state_since: Nanos,
     /// What was charged in all at the end of each step; the oldest is a second old.
     charged: [Nanos; STEPS],
     step: u64,
@@ -151,6 +155,7 @@ impl Claim {
             progress_since: now,
             last_busy: 0,
             state: None,
+            state_since: now,
             charged: [0; STEPS],
             step: now / STEP,
         }
@@ -209,13 +214,22 @@ impl Turns {
         let mut next: Option<Nanos> = None;
         let mut gated: BTreeMap<u64, u32> = BTreeMap::new();
         let gangs = gangs(&turns, state, now);
-        for device in state.registry.devices() {
-            let present: Vec<Present<'_>> = present(state, &device.uuid, &gangs).collect();
-            let is_gated = present.len() >= 2
-                || present.iter().any(|it| {
-                    it.tenant.is_paused
-                        || it.terms().ceiling_permille < crate::terms::WHOLE_PERMILLE
-                });
+        let devices = state.registry.devices();
+        let all: Vec<Vec<Present<'_>>> = devices
+            .iter()
+            .map(|device| present(state, &device.uuid, &gangs).collect())
+            .collect();
+        let shared: Vec<bool> = all.iter().map(|present| is_shared(present)).collect();
+        // Whether a tenant works on several devices at once is seen only where it is tracked: on all of them
+        // if on one.
+        let is_tracked = |id: u64| {
+            let mut devices = all.iter().zip(&shared);
+            devices.any(|(present, is_shared)| {
+                *is_shared && present.iter().any(|it| it.tenant.id == id)
+            })
+        };
+        for ((device, present), is_shared) in devices.iter().zip(&all).zip(&shared) {
+            let is_gated = *is_shared || present.iter().any(|it| is_tracked(it.tenant.id));
             if present.is_empty() && !turns.contains_key(&device.uuid) {
                 continue;
             }
@@ -223,9 +237,9 @@ impl Turns {
                 arbiter: Arbiter::new(Settings::default(), now),
                 claims: BTreeMap::new(),
             });
-            let at = turn.pass(&present, is_gated, now);
+            let at = turn.pass(present, is_gated, now);
             next = [next, at].into_iter().flatten().min();
-            for it in &present {
+            for it in present {
                 let bit = if is_gated { 1 << it.place } else { 0 };
                 *gated.entry(it.tenant.id).or_default() |= bit;
             }
@@ -254,6 +268,14 @@ impl Turns {
                 state: claim.state,
             })
     }
+}
+
+/// Whether somebody may have to wait on a device.
+fn is_shared(present: &[Present<'_>]) -> bool {
+    let is_limited = |it: &Present<'_>| {
+        it.tenant.is_paused || it.terms().ceiling_permille < crate::terms::WHOLE_PERMILLE
+    };
+    present.len() >= 2 || present.iter().any(is_limited)
 }
 
 /// Tenants whose processes are on the device.
@@ -376,7 +398,15 @@ impl Device {
         if is_busy {
             claim.last_busy = now;
         }
-        let until = is_busy.then(|| claim.doubted_at(&said));
+        let until = [
+            is_busy.then(|| claim.doubted_at(&said)),
+            said.is_waiting
+                .then(|| claim.state_since + GOING)
+                .filter(|at| *at > now),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         if said.is_waiting && claim.state == Some(lease_state::LEASED) {
             // What it has does not fit into the rest of its turn. The next one gets to know just before
             // the device runs dry.
@@ -385,8 +415,17 @@ impl Device {
             let at = now + remaining_ns.saturating_sub(HAND_OVER);
             self.arbiter.end_turn(id, at);
         }
-        self.arbiter
-            .set_waiting(id, said.is_waiting && !it.tenant.is_paused, now);
+        let is_free = matches!(
+            claim.state,
+            Some(lease_state::OPEN | lease_state::EXEMPT | lease_state::PAUSED)
+        );
+        // Who may go and still says that it waits has been stopped on its way.
+        let is_stuck = is_free && now >= claim.state_since + GOING;
+        self.arbiter.set_waiting(
+            id,
+            said.is_waiting && !is_stuck && !it.tenant.is_paused,
+            now,
+        );
         self.arbiter.set_busy(id, is_busy, now);
         until
     }
@@ -412,7 +451,11 @@ impl Device {
                 Lease::Until(until) => (lease_state::LEASED, until),
                 Lease::Hold => (lease_state::HOLD, 0),
             };
-            claim.state = is_gated.then_some(state);
+            let state_now = is_gated.then_some(state);
+            if claim.state != state_now {
+                claim.state = state_now;
+                claim.state_since = now;
+            }
             let (backlog_ns, least_units) = match claim.terms.class {
                 Class::Latency => (0, 2),
                 Class::Batch if has_latency(id) => (BATCH_BACKLOG_BESIDE_LATENCY, 1),

@@ -59,12 +59,26 @@ fn a_status_names_devices_tenants_and_processes() {
                 // The stage has devices without NVML.
                 "memory_truth_bytes": null,
                 "memory_overhead_bytes": null,
+                "compute": {
+                    "guarantee_permille": 0,
+                    "ceiling_permille": 1000,
+                    "weight": 100,
+                    "class": "standard",
+                    "used_ns": 0,
+                    "share_permille": 0,
+                    "lease": "unshared",
+                    "waiting": 0,
+                    "launches": 0,
+                    "held": 0,
+                    "longest_ns": 0,
+                },
             }],
             "processes": [{
                 "pid": client.pid(),
                 "command": command,
                 "memory_used_bytes": GIB,
             }],
+            "is_paused": false,
         })
     );
     let (code, tenant) = stage.http("GET", "/v1/tenants/web", None);

@@ -349,7 +349,7 @@ pub(crate) fn exchange(
         None,
     )?;
     let mut answer = [0u8; ATTACH_BYTES];
-    let mut space = nix::cmsg_space!([RawFd; 2]);
+    let mut space = nix::cmsg_space!([RawFd; 3]);
     let mut parts = [IoSliceMut::new(&mut answer)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
