@@ -269,12 +269,12 @@ mod tests {
 
     #[test]
     fn every_form_of_launch_goes_through_the_gate() {
-        use ffi::symbols::Action;
+        use ffi::symbols::Class;
         let hooked: BTreeSet<usize> = DRIVER_HOOKS.iter().map(|hook| hook.ordinal).collect();
         let gated = ffi::symbols::DRIVER
             .iter()
             .enumerate()
-            .filter(|(_, symbol)| symbol.action == Action::Gate);
+            .filter(|(_, symbol)| matches!(symbol.class, Class::Launch | Class::GraphLaunch));
         let mut count = 0;
         for (ordinal, symbol) in gated {
             assert!(hooked.contains(&ordinal), "{} has no hook", symbol.name);

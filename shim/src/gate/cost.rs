@@ -162,7 +162,9 @@ mod tests {
         assert_eq!(costs.predict(unit), None);
         costs.learn(unit, 900, false);
         assert_eq!(costs.predict(unit).map(|it| it.ns), Some(900));
-        costs.learn(unit, 400, true);
+        for _ in 0..FEW {
+            costs.learn(unit, 400, true);
+        }
         costs.learn(unit, 700, false);
         assert_eq!(costs.predict(unit).map(|it| it.ns), Some(400));
         for _ in 0..200 {

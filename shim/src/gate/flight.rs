@@ -243,7 +243,8 @@ impl Flight {
         }
         // A marker of its own is worth it while there is much to learn, and now and then.
         state.unmeasured += 1;
-        if prediction.is_some_and(|known| known.is_settled) && state.unmeasured % MEASURE_EVERY != 0
+        if prediction.is_some_and(|known| known.is_settled)
+            && !state.unmeasured.is_multiple_of(MEASURE_EVERY)
         {
             return Ok(begun);
         }
@@ -278,6 +279,9 @@ impl Flight {
             set_busy(place, true);
         }
         self.close(state, closing);
+        if was_idle {
+            session::ring();
+        }
     }
 
     /// Puts a marker behind a batch; on a stream that this thread uses now, so it is alive.
@@ -362,7 +366,7 @@ impl Flight {
                 .front()
                 .and_then(|batch| Some((batch.id, batch.end.clone()?)));
             let Some((id, marker)) = oldest else {
-                self.rest(&mut state);
+                self.rest(state);
                 continue;
             };
             state.visited = Some(marker.context() as usize);
@@ -384,39 +388,42 @@ impl Flight {
             }
             state.spare.give(marker);
             state.visited = None;
-            self.told(&mut state);
+            self.tell(state);
         }
     }
 
     /// Nothing has a marker: waits for work, or for the presumed end of what is open.
-    fn rest(&self, state: &mut MutexGuard<'_, State>) {
+    fn rest(&self, mut state: MutexGuard<'_, State>) {
         if state.open.is_empty() {
-            self.begun.wait(state);
+            self.begun.wait(&mut state);
             return;
         }
         let predicted_ns: u64 = state.open.iter().map(|batch| batch.predicted_ns).sum();
         let patience = Duration::from_nanos(predicted_ns + predicted_ns / 4 + PRESUMED_EXTRA_NS);
         let until = state.progress.unwrap_or_else(Instant::now) + patience;
         if Instant::now() < until {
-            let _ = self.begun.wait_until(state, until);
+            let _ = self.begun.wait_until(&mut state, until);
             return;
         }
         for batch in std::mem::take(&mut state.open) {
             state.end(batch, None);
         }
-        self.told(state);
+        self.tell(state);
     }
 
-    /// Something has ended: tells the usage page and who waits for room.
-    fn told(&self, state: &mut MutexGuard<'_, State>) {
+    /// Something has ended: tells the usage page, who waits for room, and where nothing is left the daemon.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
         state.new_head();
         state.publish();
-        if state.launches == 0
-            && let Some(place) = state.place
-        {
+        let is_dry = state.launches == 0;
+        if let (true, Some(place)) = (is_dry, state.place) {
             set_busy(place, false);
         }
+        drop(state);
         self.ended.notify_all();
+        if is_dry {
+            session::ring();
+        }
     }
 
     /// Ends at once every batch that `is_over`.
@@ -446,7 +453,7 @@ impl Flight {
             state.spare.give_all(end);
         }
         if state.launches != before {
-            self.told(&mut state);
+            self.tell(state);
         }
     }
 }
@@ -655,12 +662,12 @@ impl State {
     }
 }
 
+/// To be followed by a ring, without the lock.
 fn set_busy(place: Place, is_busy: bool) {
     if let Some(work) = place.work() {
         let work: &DeviceWork = work;
         // Release; who sees the change sees the counters of before.
         work.is_busy.store(u32::from(is_busy), Ordering::Release);
-        session::ring();
     }
 }
 
