@@ -6,7 +6,7 @@ use daemon::terms::{TermsError, Wanted};
 /// A share of GPU time.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Share of GPU time")]
-pub(crate) struct Arguments {
+pub(crate) struct ShareArguments {
     /// Guarantee: this part of each GPU's time whenever it has work, such as 30%
     #[arg(long, value_name = "PART", value_parser = guarantee)]
     compute: Option<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     class: Option<String>,
 }
 
-impl Arguments {
+impl ShareArguments {
     /// As the daemon is asked.
     pub(crate) fn request(&self) -> ComputeRequest {
         ComputeRequest {

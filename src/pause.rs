@@ -14,18 +14,18 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub(crate) struct PauseArguments {
     #[command(flatten)]
-    tenant: Arguments,
+    tenant: TenantName,
 }
 
 /// Lets the launches of a paused tenant go on
 #[derive(Debug, clap::Args)]
 pub(crate) struct ResumeArguments {
     #[command(flatten)]
-    tenant: Arguments,
+    tenant: TenantName,
 }
 
 #[derive(Debug, clap::Args)]
-struct Arguments {
+struct TenantName {
     /// The tenant's name, as `sluice status` shows it
     name: String,
     /// Folder of the daemon's sockets [default: this user's, else /run/sluice]
@@ -43,7 +43,7 @@ pub(crate) fn resume(arguments: &ResumeArguments) -> Result<Exit> {
     set(&arguments.tenant, false)
 }
 
-fn set(arguments: &Arguments, is_paused: bool) -> Result<Exit> {
+fn set(arguments: &TenantName, is_paused: bool) -> Result<Exit> {
     let client = Client::new(place::of_daemon(arguments.runtime_dir.as_deref())?.status_socket())?;
     let tenant = client.set_paused(&arguments.name, is_paused)?;
     let waiting: u32 = tenant

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "GPU")]
     gpu: Vec<String>,
     #[command(flatten)]
-    compute: compute::Arguments,
+    compute: compute::ShareArguments,
     /// Folder of the daemon's sockets [default: this user's, else /run/sluice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,

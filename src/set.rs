@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     memory: Option<String>,
     #[command(flatten)]
-    compute: compute::Arguments,
+    compute: compute::ShareArguments,
     /// The one GPU that it is for, by index or UUID [default: all of the tenant's]
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,

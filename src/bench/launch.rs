@@ -1,19 +1,22 @@
 //! `sluice bench launch`: one kernel launch.
 
-use super::turns::{Pair, measure};
+use super::turns::{Pair, measure, measure_between};
 use super::way::Way;
 use super::{null_node, run_inside};
+use crate::demo::node::Node;
 use crate::exit::Exit;
 use anyhow::{Context, Result};
+use daemon::api::DriverKind;
 use serde::Serialize;
 use std::io::{Read, Write};
 
 /// Measures a kernel launch, with and without Sluice, alone and beside another tenant
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The driver is the stand-in without hardware, which answers at once. Both ways are taken in turns in one
-process; figures are medians of batches of 400 launches, in nanoseconds for each launch. Beside another
-tenant, a launch looks at its lease and is accounted for, and every 256th of such short ones has a marker.")]
+Both ways are taken in turns in one process; figures are of batches of 400 launches, in nanoseconds for each
+launch. Alone on the device, the driver is the stand-in without hardware, which answers at once. Beside
+another tenant, a launch looks at its lease and is accounted for, and one in some hundred has a marker; that
+is measured on the stand-in's hardware, while it is busy, so that no launch has to wait.")]
 pub(crate) struct Arguments {
     /// Print one JSON object
     #[arg(long)]
@@ -32,9 +35,18 @@ pub(crate) struct InsideArguments {
     /// Only is there, until the end of its input
     #[arg(long)]
     idle: bool,
+    /// Keeps the device busy while launches are timed
+    #[arg(long)]
+    busy: bool,
 }
 
 const CAP_BYTES: u64 = 1 << 30;
+
+/// Running time of a kernel whose launch is timed: the shortest that a GPU has.
+const KERNEL_NS: u64 = 2_000;
+
+/// Running time of the kernel that keeps the device busy meanwhile.
+const BUSY_NS: u64 = 2_000_000;
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -42,6 +54,8 @@ struct Report {
     plain_ns: f64,
     solo_ns: f64,
     contended_ns: f64,
+    /// Without Sluice, where `contended_ns` was measured.
+    contended_plain_ns: f64,
     plain_p99_ns: f64,
     solo_p99_ns: f64,
     contended_p99_ns: f64,
@@ -52,15 +66,18 @@ struct Report {
 
 /// Measures, and prints a table or an object.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
-    let node = null_node()?;
     let rounds = arguments.rounds.to_string();
     let inside = ["bench-launch", "--rounds", &rounds];
+    // The second node before the first: the environment of null mode stays once it is set.
+    let busy_node = Node::start(DriverKind::StandIn)?;
     let figures = |text: String| -> Result<Pair> {
         serde_json::from_str(&text).context("the figures are no figures")
     };
-    let solo = figures(run_inside(&node, CAP_BYTES, &inside)?)?;
+    // A round waits for the device: fewer of them.
+    let fewer = (arguments.rounds / 10).max(1).to_string();
+    let busy = ["bench-launch", "--busy", "--rounds", &fewer];
     let mut neighbour =
-        node.start_program("neighbour", CAP_BYTES, &[], &["bench-launch", "--idle"])?;
+        busy_node.start_program("neighbour", CAP_BYTES, &[], &["bench-launch", "--idle"])?;
     let mut ready = [0];
     neighbour
         .0
@@ -69,12 +86,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
         .context("was asked for a pipe")?
         .read_exact(&mut ready)
         .context("the other tenant does not start")?;
-    let contended = figures(run_inside(&node, CAP_BYTES, &inside)?)?;
+    let contended = figures(run_inside(&busy_node, CAP_BYTES, &busy)?)?;
     drop(neighbour);
+    drop(busy_node);
+    let node = null_node()?;
+    let solo = figures(run_inside(&node, CAP_BYTES, &inside)?)?;
     let report = Report {
         plain_ns: solo.plain_ns,
         solo_ns: solo.sluice_ns,
         contended_ns: contended.sluice_ns,
+        contended_plain_ns: contended.plain_ns,
         plain_p99_ns: solo.plain_p99_ns,
         solo_p99_ns: solo.sluice_p99_ns,
         contended_p99_ns: contended.sluice_p99_ns,
@@ -90,12 +111,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
             "one launch, ns          MEDIAN     P99   ADDED\n\
              without Sluice         {:>7.1} {:>7.1}\n\
              alone on the device    {:>7.1} {:>7.1} {:>7.1}\n\
+             busy, without Sluice   {:>7.1} {:>7.1}\n\
              beside another tenant  {:>7.1} {:>7.1} {:>7.1}",
             report.plain_ns,
             report.plain_p99_ns,
             report.solo_ns,
             report.solo_p99_ns,
             report.solo_added_ns,
+            report.contended_plain_ns,
+            contended.plain_p99_ns,
             report.contended_ns,
             report.contended_p99_ns,
             report.contended_added_ns,
@@ -115,11 +139,22 @@ pub(crate) fn inside(arguments: &InsideArguments) -> Result<Exit> {
         return Ok(Exit::Success);
     }
     let kernel = sluice.kernel()?;
-    let pair = measure(
-        arguments.rounds,
-        || plain.launch(&kernel, 1),
-        || sluice.launch(&kernel, 1),
-    )?;
+    let one = |way: &Way| way.launch(&kernel, 1, KERNEL_NS);
+    let pair = if arguments.busy {
+        measure_between(
+            arguments.rounds,
+            || one(plain),
+            || one(sluice),
+            |is_plain| {
+                let way = if is_plain { plain } else { sluice };
+                way.finish()?;
+                // Of another size, so that it is another kernel to whoever predicts.
+                way.launch(&kernel, 64, BUSY_NS)
+            },
+        )?
+    } else {
+        measure(arguments.rounds, || one(plain), || one(sluice))?
+    };
     println!("{}", serde_json::to_string(&pair)?);
     Ok(Exit::Success)
 }

@@ -24,13 +24,26 @@ pub(crate) struct Pair {
 /// Times both ways in turns, `rounds` times a batch of each.
 pub(crate) fn measure(
     rounds: usize,
+    plain: impl FnMut() -> Result<()>,
+    sluice: impl FnMut() -> Result<()>,
+) -> Result<Pair> {
+    measure_between(rounds, plain, sluice, |_| Ok(()))
+}
+
+/// As [`measure`], with something done before each batch, which is not timed; it is told whether the batch
+/// is of the plain way.
+pub(crate) fn measure_between(
+    rounds: usize,
     mut plain: impl FnMut() -> Result<()>,
     mut sluice: impl FnMut() -> Result<()>,
+    mut before: impl FnMut(bool) -> Result<()>,
 ) -> Result<Pair> {
     let (mut without, mut with, mut added) = (Vec::new(), Vec::new(), Vec::new());
     // The first tenth only warms up.
     for round in 0..rounds + rounds / 10 {
+        before(true)?;
         let one = batch(&mut plain)?;
+        before(false)?;
         let other = batch(&mut sluice)?;
         if round >= rounds / 10 {
             without.push(one);

@@ -12,6 +12,7 @@ type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type Free = unsafe extern "C" fn(u64) -> c_int;
 
+type Finish = unsafe extern "C" fn() -> c_int;
 type Load = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
 type Find = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_int;
 type Launch = unsafe extern "C" fn(
@@ -98,14 +99,19 @@ impl Way {
         Ok(Kernel(kernel))
     }
 
-    /// Launches it on the default stream.
-    pub(crate) fn launch(&self, kernel: &Kernel, mut nanoseconds: u64) -> Result<()> {
+    /// Launches it on the default stream, in so many blocks.
+    pub(crate) fn launch(
+        &self,
+        kernel: &Kernel,
+        blocks: c_uint,
+        mut nanoseconds: u64,
+    ) -> Result<()> {
         let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
         // SAFETY: the kernel takes one u64, which the driver copies before the call returns.
         let launched = unsafe {
             (self.launch)(
                 kernel.0,
-                1,
+                blocks,
                 1,
                 1,
                 1,
@@ -118,6 +124,13 @@ impl Way {
             )
         };
         must("cuLaunchKernel", launched)
+    }
+
+    /// Waits until everything has run.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let finish: Finish = function(&self.library, "cuCtxSynchronize")?;
+        // SAFETY: no pointers.
+        must("cuCtxSynchronize", unsafe { finish() })
     }
 
     /// Allocates.
