@@ -218,6 +218,56 @@ impl Node {
         command
     }
 
+    /// A stepper of its own tenant with these further options of `sluice run`, with a context on device 0.
+    #[track_caller]
+    pub fn stepper_with(&self, name: &str, options: &[&str]) -> Stepper {
+        let mut command = Command::new(sluice());
+        command
+            .args(["run", "--runtime-dir"])
+            .arg(self.folder())
+            .args(["--name", name, "--memory", "1GiB"])
+            .args(options)
+            .arg("--")
+            .arg(Program::Stepper.path());
+        ready(Stepper::start(&mut command))
+    }
+
+    /// Runs `sluice` with these arguments on this node; says whether it succeeded, and what it wrote.
+    #[track_caller]
+    pub fn sluice(&self, arguments: &[&str]) -> (bool, String) {
+        let (subcommand, rest) = arguments.split_first().expect("a subcommand");
+        let output = Command::new(sluice())
+            .arg(subcommand)
+            .arg("--runtime-dir")
+            .arg(self.folder())
+            .args(rest)
+            .output()
+            .expect("sluice starts");
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+
+    /// What the daemon says of a tenant's share of GPU time on its first device.
+    #[track_caller]
+    pub fn compute(&self, name: &str) -> Value {
+        let tenant = self
+            .tenant_status(name)
+            .unwrap_or_else(|| panic!("no tenant {name}"));
+        tenant["devices"][0]["compute"].clone()
+    }
+
+    /// How long kernels of this process have run on device 0, by the hardware's own account.
+    #[track_caller]
+    pub fn busy(&self, pid: u32) -> Duration {
+        let gpu = sim::client::Gpu::connect_to(&self.hardware.socket()).expect("the hardware");
+        let processes = gpu.processes(0);
+        let found = processes.iter().find(|process| process.pid as u32 == pid);
+        Duration::from_nanos(found.map_or(0, |process| process.busy_ns))
+    }
+
     /// A stepper as the one program of a tenant of its own.
     #[track_caller]
     pub fn stepper(&self, name: &str, memory: &str) -> Stepper {

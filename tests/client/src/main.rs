@@ -21,6 +21,7 @@ mod processes;
 mod races;
 mod sharing;
 mod steps;
+mod work;
 
 use native::Via;
 use std::io::{BufRead, Write};

@@ -4,7 +4,7 @@ use crate::Options;
 use crate::answer::Answer;
 use crate::native::{self, Library};
 use crate::processes::Child;
-use crate::{arrays, lookups, memory, nvml, pools, processes, races, sharing};
+use crate::{arrays, lookups, memory, nvml, pools, processes, races, sharing, work};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -106,6 +106,7 @@ impl Stepper {
             [verb, ..] if verb.starts_with("array") => arrays::step(self, words),
             [verb, ..] if verb.starts_with("share") => sharing::step(self, words),
             [verb, ..] if verb.starts_with("nvml") => nvml::step(self, words),
+            [verb, ..] if verb.starts_with("work") => work::step(self, words),
             _ => match self.general(words)? {
                 Some(answer) => Ok(answer),
                 None => memory::step(self, words),
@@ -172,25 +173,34 @@ impl Stepper {
         Answer::code(driver.call("cuCtxSetCurrent", &[context]))
     }
 
-    fn launch(&mut self, driver: &Library, ns: u64) -> Answer {
+    /// The kernel that runs for as long as its argument says, loaded at its first use.
+    pub(crate) fn kernel(&mut self, driver: &Library) -> Result<u64, String> {
         if self.kernel == 0 {
             let (mut module, mut kernel) = (0u64, 0u64);
             let words = [&raw mut module as u64, SPIN.as_ptr() as u64];
             let code = driver.call("cuModuleLoadData", &words);
             if code != Some(0) {
-                return Answer::code(code).text("at", "cuModuleLoadData");
+                return Err(format!("cuModuleLoadData answers {code:?}"));
             }
             let words = [&raw mut kernel as u64, module, c"spin_ns".as_ptr() as u64];
             let code = driver.call("cuModuleGetFunction", &words);
             if code != Some(0) {
-                return Answer::code(code).text("at", "cuModuleGetFunction");
+                return Err(format!("cuModuleGetFunction answers {code:?}"));
             }
             self.kernel = kernel;
         }
+        Ok(self.kernel)
+    }
+
+    fn launch(&mut self, driver: &Library, ns: u64) -> Answer {
+        let kernel = match self.kernel(driver) {
+            Ok(kernel) => kernel,
+            Err(reason) => return Answer::failure(&reason),
+        };
         let mut ns = ns;
         let mut parameters = [&raw mut ns as u64];
         let parameters = &raw mut parameters as u64;
-        let words = [self.kernel, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0];
+        let words = [kernel, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0];
         Answer::code(driver.call("cuLaunchKernel", &words))
     }
 }

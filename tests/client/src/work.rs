@@ -1,0 +1,139 @@
+//! Steps that keep the GPU busy.
+
+use crate::answer::Answer;
+use crate::steps::{Stepper, number};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Does one.
+pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, String> {
+    match words {
+        // Launches so many kernels of so many nanoseconds, by this symbol, without waiting for them.
+        ["work-launch", symbol, ns, count] => launch(stepper, symbol, number(ns)?, number(count)?),
+        // Launches kernels of so many nanoseconds for so many milliseconds, so much time of them ahead.
+        ["work-for", ms, ns, ahead_ms] => {
+            work(stepper, number(ms)?, number(ns)?, number(ahead_ms)?)
+        }
+        ["work-wait"] => {
+            let driver = stepper.driver()?;
+            let begin = Instant::now();
+            let answer = Answer::code(driver.call("cuCtxSynchronize", &[]));
+            Ok(took(answer, begin))
+        }
+        _ => Err("no such step".to_owned()),
+    }
+}
+
+fn took(answer: Answer, begin: Instant) -> Answer {
+    answer.number("took_us", begin.elapsed().as_micros() as u64)
+}
+
+fn launch(stepper: &mut Stepper, symbol: &str, ns: u64, count: u64) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let kernel = stepper.kernel(&driver)?;
+    let begin = Instant::now();
+    let mut ns = ns;
+    for _ in 0..count {
+        let mut parameters = [&raw mut ns as u64];
+        let parameters = &raw mut parameters as u64;
+        // Grid and block, shared memory, stream.
+        let shape = [1, 1, 1, 1, 1, 1, 0, 0];
+        // The first members of `CUlaunchConfig`: grid, block and shared bytes as 32-bit numbers, a hole,
+        // the stream, attributes and their number.
+        let config: [u64; 7] = [1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32, 0, 0, 0, 0];
+        let code = match symbol {
+            "cuLaunchKernel" | "cuLaunchKernel_ptsz" => {
+                let words = [&[kernel][..], &shape, &[parameters, 0]].concat();
+                driver.call(symbol, &words)
+            }
+            "cuLaunchCooperativeKernel" | "cuLaunchCooperativeKernel_ptsz" => {
+                let words = [&[kernel][..], &shape, &[parameters]].concat();
+                driver.call(symbol, &words)
+            }
+            "cuLaunchKernelEx" | "cuLaunchKernelEx_ptsz" => {
+                let words = [config.as_ptr() as u64, kernel, parameters, 0];
+                driver.call(symbol, &words)
+            }
+            "cuLaunchCooperativeKernelMultiDevice" => {
+                // One entry of `CUDA_LAUNCH_PARAMS`: function, grid, block, shared bytes, stream,
+                // parameters. The default streams are not for it.
+                let mut stream = 0u64;
+                driver.call("cuStreamCreate", &[&raw mut stream as u64, 0]);
+                let ones = 1 | 1 << 32;
+                let entry = [kernel, ones, ones, ones, 0, stream, parameters];
+                driver.call(symbol, &[entry.as_ptr() as u64, 1, 0])
+            }
+            "cuLaunch" => {
+                set_parameter(&driver, kernel, ns);
+                driver.call(symbol, &[kernel])
+            }
+            "cuLaunchGrid" => {
+                set_parameter(&driver, kernel, ns);
+                driver.call(symbol, &[kernel, 1, 1])
+            }
+            "cuLaunchGridAsync" => {
+                set_parameter(&driver, kernel, ns);
+                driver.call(symbol, &[kernel, 1, 1, 0])
+            }
+            other => return Err(format!("no way to launch by {other}")),
+        };
+        if code != Some(0) {
+            return Ok(took(Answer::code(code), begin));
+        }
+    }
+    Ok(took(Answer::code(Some(0)), begin))
+}
+
+/// The parameter as the launches of before CUDA 4 take it.
+fn set_parameter(driver: &crate::native::Library, kernel: u64, ns: u64) {
+    driver.call("cuFuncSetBlockShape", &[kernel, 1, 1, 1]);
+    driver.call("cuParamSetSize", &[kernel, 8]);
+    driver.call("cuParamSetv", &[kernel, 0, &raw const ns as u64, 8]);
+}
+
+fn work(stepper: &mut Stepper, ms: u64, ns: u64, ahead_ms: u64) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let kernel = stepper.kernel(&driver)?;
+    let mut ns = ns;
+    let group = (1_000_000 / ns.max(1)).max(1);
+    let depth = (ahead_ms * 1_000_000 / (group * ns).max(1)).max(1) as usize;
+    let (mut ahead, mut spare) = (VecDeque::new(), Vec::new());
+    let (begin, mut launched) = (Instant::now(), 0u64);
+    let mut longest = Duration::ZERO;
+    while begin.elapsed() < Duration::from_millis(ms) {
+        for _ in 0..group {
+            let mut parameters = [&raw mut ns as u64];
+            let parameters = &raw mut parameters as u64;
+            let words = [kernel, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0];
+            let before = Instant::now();
+            let code = driver.call("cuLaunchKernel", &words);
+            longest = longest.max(before.elapsed());
+            if code != Some(0) {
+                return Ok(Answer::code(code).number("launched", launched));
+            }
+            launched += 1;
+        }
+        let mut event = spare.pop().unwrap_or(0u64);
+        if event == 0 {
+            driver.call("cuEventCreate", &[&raw mut event as u64, 1]);
+        }
+        driver.call("cuEventRecord", &[event, 0]);
+        ahead.push_back(event);
+        if ahead.len() >= depth
+            && let Some(event) = ahead.pop_front()
+        {
+            let code = driver.call("cuEventSynchronize", &[event]);
+            if code != Some(0) {
+                return Ok(Answer::code(code).number("launched", launched));
+            }
+            spare.push(event);
+        }
+    }
+    let code = driver.call("cuCtxSynchronize", &[]);
+    Ok(took(
+        Answer::code(code)
+            .number("launched", launched)
+            .number("longest_launch_us", longest.as_micros() as u64),
+        begin,
+    ))
+}
