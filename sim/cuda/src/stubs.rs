@@ -1,17 +1,14 @@
 //! The symbols that are not implemented. Generated; see `build.rs`.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::AtomicU8;
 
 use ffi::driver::CUresult;
 
 use crate::state;
 
-/// Which stub was called last; makes every stub a function of its own, which no linker folds into
-/// another: callers tell symbols apart by their addresses.
-static LAST_CALLED: AtomicU32 = AtomicU32::new(0);
-
+/// The answer of the stub at `index` of [`STUBS`]. That each asks for its own name makes it a function of
+/// its own, which no compiler folds into another: callers tell symbols apart by their addresses.
 fn answer(index: u32) -> CUresult {
-    LAST_CALLED.store(index, Ordering::Relaxed);
     let name = STUBS.get(index as usize);
     if let Some(code) = name.and_then(|name| sim::faults::at(name)) {
         return CUresult(code);
