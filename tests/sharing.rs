@@ -80,6 +80,8 @@ fn linear_memory_of_another_process_is_charged_to_its_maker_alone() {
     let mut taker = node.ready_stepper("taker", "2MiB");
     maker.ok("alloc a 8MiB");
     maker.ok("fill a 77 4096");
+    // A fill need not have been done when its call returns, and nothing orders it before another process.
+    maker.ok("synchronize");
     let handle = maker.ok("share-ipc a")["handle"].clone();
     let handle = handle.as_str().expect("digits");
     taker.ok(&format!("share-ipc-open a {handle}"));
