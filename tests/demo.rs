@@ -27,6 +27,7 @@ fn is_empty(folder: &std::path::Path) -> bool {
 
 #[test]
 fn every_promise_holds_and_the_object_says_so() {
+    let _alone = support::alone();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = finish(
         demo(folder.path()).args(["--seconds", "4", "--json"]),
@@ -55,6 +56,19 @@ fn every_promise_holds_and_the_object_says_so() {
             .any(|tenant| tenant["oom_refusals"].as_u64() > Some(0)),
         "{said}"
     );
+    let shared: Vec<&Value> = tenants
+        .iter()
+        .filter(|tenant| tenant["compute_guarantee"].is_number())
+        .collect();
+    assert_eq!(shared.len(), 3, "{said}");
+    assert!(
+        shared
+            .iter()
+            .all(|tenant| tenant["compute_measured"].as_f64() > Some(0.0)),
+        "{said}"
+    );
+    assert!(shared[0]["p99_ms_alone"].as_f64() > Some(0.0), "{said}");
+    assert!(shared[0]["p99_ms_shared"].as_f64() > Some(0.0), "{said}");
     for promise in verdict["promises"].as_array().expect("a list") {
         assert_eq!(promise["held"], true, "{promise}");
         assert!(
@@ -70,6 +84,7 @@ fn every_promise_holds_and_the_object_says_so() {
 
 #[test]
 fn piped_it_says_only_the_verdict() {
+    let _alone = support::alone();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = finish(demo(folder.path()).args(["--seconds", "3"]), BOUND);
     let said = String::from_utf8_lossy(&output.stdout);
@@ -79,13 +94,17 @@ fn piped_it_says_only_the_verdict() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(!said.contains('\x1b'), "{said}");
-    for promise in ["M1 held", "M2 held", "M3 held", "M4 held", "R1 held"] {
+    for promise in [
+        "M1 held", "M2 held", "M3 held", "M4 held", "R1 held", "C1 held", "C2 held", "C3 held",
+        "C4 held",
+    ] {
         assert_eq!(said.matches(promise).count(), 1, "{said}");
     }
 }
 
 #[test]
 fn interrupted_it_leaves_no_process_and_no_file() {
+    let _alone = support::alone();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut child = demo(folder.path())
         .args(["--seconds", "600"])
@@ -116,6 +135,7 @@ fn interrupted_it_leaves_no_process_and_no_file() {
 
 #[test]
 fn where_nothing_holds_the_caps_the_verdict_says_so() {
+    let _alone = support::alone();
     // An installation whose shim and aliases are empty: tenants meet the bare stand-in.
     let prefix = tempfile::tempdir().expect("a temporary folder");
     succeed(

@@ -50,6 +50,7 @@ fn waits(compute: &Value) -> bool {
 // C56, C60, C66
 #[test]
 fn saturating_tenants_get_their_weights_whatever_the_length_of_their_kernels() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut six = node.stepper_with("six", &["--weight", "600"]);
     let mut three = node.stepper_with("three", &["--weight", "300"]);
@@ -69,6 +70,7 @@ fn saturating_tenants_get_their_weights_whatever_the_length_of_their_kernels() {
 
 #[test]
 fn a_guarantee_holds_against_a_heavier_neighbour() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut light = node.stepper_with("light", &["--compute", "40%", "--weight", "1"]);
     let mut heavy = node.stepper_with("heavy", &["--weight", "10000"]);
@@ -84,6 +86,7 @@ fn a_guarantee_holds_against_a_heavier_neighbour() {
 // C58
 #[test]
 fn an_idle_neighbour_costs_a_busy_tenant_nothing() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut busy = node.stepper_with("busy", &["--weight", "1"]);
     let _idle = node.stepper_with("idle", &["--compute", "90%"]);
@@ -94,6 +97,7 @@ fn an_idle_neighbour_costs_a_busy_tenant_nothing() {
 // C58
 #[test]
 fn a_ceiling_holds_also_for_one_who_is_alone() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut capped = node.stepper_with("capped", &["--compute-max", "30%"]);
     let got = shares(&node, &mut [(&mut capped, MS)], Duration::from_secs(2));
@@ -102,6 +106,7 @@ fn a_ceiling_holds_also_for_one_who_is_alone() {
 
 #[test]
 fn alone_nothing_is_tracked() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut program = node.stepper_with("web", &[]);
     program.ok("work-launch cuLaunchKernel 1000 500");
@@ -115,6 +120,7 @@ fn alone_nothing_is_tracked() {
 // C62, C63
 #[test]
 fn every_form_of_launch_waits_for_its_turn_and_is_counted() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut program = node.stepper_with("web", &[]);
     // Loads the kernel, which is no launch.
@@ -155,6 +161,7 @@ fn every_form_of_launch_waits_for_its_turn_and_is_counted() {
 
 #[test]
 fn a_paused_tenant_is_held_and_its_neighbour_is_not() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut paused = node.stepper_with("paused", &[]);
     let mut other = node.stepper_with("other", &[]);
@@ -178,6 +185,7 @@ fn a_paused_tenant_is_held_and_its_neighbour_is_not() {
 
 #[test]
 fn a_share_is_changed_while_its_tenant_runs() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut one = node.stepper_with("one", &[]);
     let mut other = node.stepper_with("other", &[]);
@@ -194,6 +202,7 @@ fn a_share_is_changed_while_its_tenant_runs() {
 
 #[test]
 fn a_guarantee_too_many_is_refused_with_what_is_free_and_who_holds_the_rest() {
+    let _alone = support::alone();
     let node = Node::start();
     let _web = node.stepper_with("web", &["--compute", "70%"]);
     let (is_done, text) = node.sluice(&["set", "web", "--compute", "101%"]);
@@ -221,6 +230,7 @@ fn a_guarantee_too_many_is_refused_with_what_is_free_and_who_holds_the_rest() {
 // C70, R1
 #[test]
 fn launches_go_on_without_a_daemon_and_shares_come_back_with_the_next() {
+    let _alone = support::alone();
     let mut node = Node::start();
     let mut one = node.stepper_with("one", &["--weight", "300"]);
     let mut other = node.stepper_with("other", &["--weight", "100"]);
@@ -253,6 +263,7 @@ fn launches_go_on_without_a_daemon_and_shares_come_back_with_the_next() {
 // C71, C72
 #[test]
 fn a_tenant_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut one = node.stepper_with("one", &[]);
     let mut other = node.stepper_with("other", &[]);
@@ -281,6 +292,7 @@ fn a_tenant_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
 // C57, C74
 #[test]
 fn long_kernels_and_floods_of_short_ones_take_no_more_than_their_share() {
+    let _alone = support::alone();
     let node = Node::start();
     let mut long = node.stepper_with("long", &[]);
     let mut short = node.stepper_with("short", &[]);
@@ -295,6 +307,7 @@ fn long_kernels_and_floods_of_short_ones_take_no_more_than_their_share() {
 
 #[test]
 fn a_tenant_on_two_devices_at_once_is_never_held() {
+    let _alone = support::alone();
     let node = Node::with(&Setup {
         devices: 2,
         ..Setup::default()

@@ -291,7 +291,7 @@ fn measure(node: &Node, under: Under, loads: &[Load], length: Duration) -> Resul
 
 impl Done {
     /// Kernels that had ended at `at_ns`, between two looks in proportion.
-    fn kernels_at(&self, at_ns: u64) -> f64 {
+    pub(crate) fn kernels_at(&self, at_ns: u64) -> f64 {
         let after = self.progress.partition_point(|(when, _)| *when <= at_ns);
         match (
             self.progress.get(after.wrapping_sub(1)),
@@ -367,6 +367,7 @@ mod tests {
         let done = Done {
             progress: vec![(100, 0), (200, 10), (400, 20)],
             responses: Vec::new(),
+            total_seen_bytes: 0,
         };
         for (at, kernels) in [(0, 0.0), (150, 5.0), (200, 10.0), (300, 15.0), (900, 20.0)] {
             assert_eq!(done.kernels_at(at), kernels);

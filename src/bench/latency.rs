@@ -133,7 +133,7 @@ fn shown(rows: &[Row]) -> String {
 }
 
 /// The time that 99 of 100 keep.
-fn p99_ms(responses_ns: &[u64]) -> f64 {
+pub(crate) fn p99_ms(responses_ns: &[u64]) -> f64 {
     let mut sorted = responses_ns.to_vec();
     sorted.sort_unstable();
     let at = (sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1));

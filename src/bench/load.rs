@@ -15,8 +15,11 @@ use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::process::ChildStdout;
 use std::time::Duration;
 
-/// Memory of a load that is a tenant. It allocates nothing.
-const CAP_BYTES: u64 = 1 << 30;
+/// Memory of a load that is a tenant.
+pub(crate) const CAP_BYTES: u64 = 1 << 30;
+
+/// What it takes of that.
+const HELD_BYTES: u64 = 64 << 20;
 
 /// How much time of work a saturating load keeps in flight at most.
 ///
@@ -41,6 +44,9 @@ pub(crate) struct LoadArguments {
     /// Waits for each group of kernels before it launches the next
     #[arg(long)]
     waits: bool,
+    /// Requests come one interval after the other, instead of at random
+    #[arg(long)]
+    regular: bool,
     /// Requests come in this interval on average, whether or not the last ones are done
     #[arg(long, default_value_t = 20_000)]
     interval_us: u64,
@@ -53,7 +59,12 @@ pub(crate) struct Done {
     pub(crate) progress: Vec<(u64, u64)>,
     /// Response times of requests, in nanoseconds.
     pub(crate) responses: Vec<u64>,
+    /// How large it saw the device to be, in bytes.
+    pub(crate) total_seen_bytes: u64,
 }
+
+/// [`Done::progress`] and [`Done::responses`].
+type Deeds = (Vec<(u64, u64)>, Vec<u64>);
 
 /// One load of a bench.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +77,8 @@ pub(crate) struct Load {
     pub(crate) request_kernels: u64,
     /// Mean interval of requests.
     pub(crate) interval_us: u64,
+    /// Whether requests come one interval after the other, instead of at random.
+    pub(crate) is_regular: bool,
     /// Whether it waits for each group of kernels before it launches the next.
     pub(crate) waits: bool,
     /// Options of `sluice run`.
@@ -79,6 +92,9 @@ impl Load {
             "--kernel-us".to_owned(),
             self.kernel_us.to_string(),
         ];
+        if self.is_regular {
+            arguments.push("--regular".to_owned());
+        }
         if self.waits {
             arguments.push("--waits".to_owned());
         }
@@ -152,6 +168,11 @@ pub(crate) fn start(
 }
 
 impl Running {
+    /// Whether all have come to their end.
+    pub(crate) fn is_over(&self) -> bool {
+        now_ns() >= self.end_ns
+    }
+
     /// Process ids, in the loads' order.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.loads
@@ -190,6 +211,8 @@ pub(crate) fn now_ns() -> u64 {
 /// Is a load.
 pub(crate) fn inside(arguments: &LoadArguments) -> Result<Exit> {
     let device = Device::open()?;
+    let total_seen_bytes = device.total_bytes()?;
+    let held = device.allocate(HELD_BYTES)?;
     // The first kernel loads code and makes room; that is no part of any measurement.
     device.spin(arguments.kernel_us * 1000)?;
     device.finish()?;
@@ -205,7 +228,7 @@ pub(crate) fn inside(arguments: &LoadArguments) -> Result<Exit> {
         bail!("the order makes no sense");
     };
     sleep_until(begin_ns);
-    let done = if arguments.request_kernels > 0 {
+    let (progress, responses) = if arguments.request_kernels > 0 {
         requests(&device, arguments, begin_ns, end_ns)?
     } else {
         let ahead = if arguments.waits {
@@ -215,12 +238,18 @@ pub(crate) fn inside(arguments: &LoadArguments) -> Result<Exit> {
         };
         saturate(&device, arguments.kernel_us * 1000, ahead, end_ns)?
     };
+    drop(held);
+    let done = Done {
+        progress,
+        responses,
+        total_seen_bytes,
+    };
     println!("{}", serde_json::to_string(&done)?);
     Ok(Exit::Success)
 }
 
 /// Kernels without an end, so much time of them `ahead`: at least two groups, or, where that is zero, one.
-fn saturate(device: &Device, kernel_ns: u64, ahead: Duration, end_ns: u64) -> Result<Done> {
+fn saturate(device: &Device, kernel_ns: u64, ahead: Duration, end_ns: u64) -> Result<Deeds> {
     let group = (GROUP.as_nanos() as u64 / kernel_ns.max(1)).max(1);
     let groups = (ahead.as_nanos() as u64 / (group * kernel_ns).max(1)) as usize;
     let depth = groups.max(if ahead.is_zero() { 1 } else { 2 });
@@ -244,10 +273,7 @@ fn saturate(device: &Device, kernel_ns: u64, ahead: Duration, end_ns: u64) -> Re
             progress.push((now_ns(), done));
         }
     }
-    Ok(Done {
-        progress,
-        responses: Vec::new(),
-    })
+    Ok((progress, Vec::new()))
 }
 
 /// Requests that come at random times, whether or not the last ones are done.
@@ -256,10 +282,13 @@ fn requests(
     arguments: &LoadArguments,
     begin_ns: u64,
     end_ns: u64,
-) -> Result<Done> {
+) -> Result<Deeds> {
     // Xorshift: the same arrivals in every run.
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut interval_ns = || {
+        if arguments.regular {
+            return arguments.interval_us * 1000;
+        }
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -280,8 +309,5 @@ fn requests(
         progress.push((end_ns, (responses.len() as u64) * arguments.request_kernels));
         arrival_ns += interval_ns();
     }
-    Ok(Done {
-        progress,
-        responses,
-    })
+    Ok((progress, responses))
 }

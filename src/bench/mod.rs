@@ -6,9 +6,9 @@
 
 mod fairness;
 mod idle;
-mod latency;
+pub(crate) mod latency;
 mod launch;
-mod load;
+pub(crate) mod load;
 mod memory;
 mod turns;
 mod way;

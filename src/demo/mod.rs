@@ -18,6 +18,7 @@ mod event;
 pub(crate) mod node;
 mod observed;
 mod screen;
+mod shares;
 mod stage;
 mod tenant;
 mod verdict;
@@ -63,7 +64,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     let kind = settle(arguments.device)?;
     let mut screen = Screen::new(!arguments.json);
     let mut stage = Stage::set_up(kind)?;
-    let ending = stage.play(Duration::from_secs(arguments.seconds), &mut screen);
+    // Memory first, then time: half of it each.
+    let half = Duration::from_secs(arguments.seconds) / 2;
+    let mut ending = stage.play(half.max(SHORTEST.0), &mut screen);
+    if matches!(ending, Ok(Ending::Complete)) {
+        ending = stage.play_shares(half.max(SHORTEST.1), &mut screen);
+    }
     screen.erase();
     match ending? {
         // As a shell names the end by SIGINT.
@@ -84,11 +90,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     Ok(if held { Exit::Success } else { Exit::Broken })
 }
 
+/// Shortest length of each act: its figures say nothing after less.
+const SHORTEST: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(4));
+
 fn as_text(kind: DriverKind, device: &DeviceInfo, seen: &Observed, promises: &[Promise]) -> String {
     let mut text = format!(
-        "{}\n\n{}\n",
+        "{}\n\n{}\n{}\n",
         screen::device_line(kind, device),
-        screen::tenants(seen)
+        screen::tenants(seen),
+        screen::shares(&seen.shares)
     );
     for Promise {
         id, held, sentence, ..
@@ -127,6 +137,19 @@ fn as_json(
                 "launches": tenant.launches,
             })
         })
+        .chain(seen.shares.tenants.iter().map(|part| {
+            json!({
+                "name": part.name,
+                "memory_limit_bytes": part.cap_bytes,
+                "memory_peak_bytes": part.peak_bytes,
+                "oom_refusals": 0,
+                "total_seen_bytes": part.total_seen_bytes,
+                "compute_guarantee": part.guarantee,
+                "compute_measured": part.measured,
+                "p99_ms_alone": part.p99_ms_alone,
+                "p99_ms_shared": part.p99_ms_shared,
+            })
+        }))
         .collect();
     serde_json::to_string_pretty(&json!({
         "device": {

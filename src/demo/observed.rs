@@ -1,6 +1,7 @@
 //! What the demo has seen so far: figures only, from which the verdict follows.
 
 use super::event::{Event, View};
+use super::shares::Shares;
 use daemon::api::Status;
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ pub(crate) struct Observed {
     pub(crate) restart: Restart,
     /// Whether nothing was left on the device when the tenants had ended; where that is known.
     pub(crate) left_bytes: Option<u64>,
+    /// The second act.
+    pub(crate) shares: Shares,
 }
 
 /// One tenant.

@@ -1,7 +1,8 @@
 //! The live table: redrawn in place on a terminal, silent elsewhere.
 
 use super::observed::Observed;
-use crate::text::{Column, printable, size, table};
+use super::shares::Shares;
+use crate::text::{Column, class, printable, size, table};
 use daemon::api::{DeviceInfo, DriverKind};
 use std::io::{IsTerminal, Write, stdout};
 
@@ -42,10 +43,20 @@ impl Screen {
             seconds,
             note,
         } = moment;
-        let text = format!(
+        self.put(&format!(
             "{device}\n\n{}\n{second:4.1} of {seconds} s  {note}\n",
             tenants(seen)
-        );
+        ));
+    }
+
+    /// The same for the second act.
+    pub(crate) fn draw_shares(&mut self, seen: &Shares, note: &str) {
+        if self.is_live {
+            self.put(&format!("{}\n{note}\n", shares(seen)));
+        }
+    }
+
+    fn put(&mut self, text: &str) {
         // Without the terminal's wrapping (DECAWM) a narrow one cuts lines off, and their number
         // stays what it is here.
         let drawn = format!("\x1b[?7l{text}\x1b[?7h");
@@ -87,6 +98,38 @@ pub(crate) fn tenants(seen: &Observed) -> String {
                 size(tenant.used_bytes),
                 size(tenant.peak_bytes),
                 tenant.refused.to_string(),
+            ]
+        })
+        .collect();
+    table(&HEADING, &rows)
+}
+
+/// The tenants of the second act and what each gets of the GPU's time.
+pub(crate) fn shares(seen: &Shares) -> String {
+    const HEADING: [Column; 6] = [
+        Column::left("TENANT"),
+        Column::left("CLASS"),
+        Column::right("GUARANTEED"),
+        Column::right("NOW"),
+        Column::right("MEASURED"),
+        Column::right("HELD"),
+    ];
+    let percent = |part: f64| format!("{:.1}%", part * 100.0);
+    let rows: Vec<_> = seen
+        .tenants
+        .iter()
+        .map(|part| {
+            vec![
+                part.name.to_owned(),
+                class(part.now.class).to_owned(),
+                percent(part.guarantee),
+                percent(f64::from(part.now.share_permille) / 1000.0),
+                if part.measured > 0.0 {
+                    percent(part.measured)
+                } else {
+                    String::new()
+                },
+                part.now.held.to_string(),
             ]
         })
         .collect();

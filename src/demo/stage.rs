@@ -5,6 +5,7 @@ use super::event::Event;
 use super::node::Node;
 use super::observed::{Observed, Tenant};
 use super::screen::{Moment, Screen, device_line};
+use super::shares;
 use super::tenant::Role;
 use crate::children::Owned;
 use crate::interrupt;
@@ -164,6 +165,18 @@ impl Stage {
         }
         self.look();
         self.send_home()?;
+        Ok(Ending::Complete)
+    }
+
+    /// Plays the second act, on the same node, for `length`.
+    ///
+    /// # Errors
+    /// A tenant does not come up, or ends early.
+    pub(crate) fn play_shares(&mut self, length: Duration, screen: &mut Screen) -> Result<Ending> {
+        match shares::play(&self.node, screen, length)? {
+            Some(seen) => self.seen.shares = seen,
+            None => return Ok(Ending::Interrupted),
+        }
         Ok(Ending::Complete)
     }
 

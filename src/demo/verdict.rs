@@ -1,6 +1,7 @@
 //! What was promised, and whether it held: a pure function of what was seen.
 
 use super::observed::{Observed, Tenant};
+use super::shares::{Part, Shares};
 use crate::text::{milliseconds, size};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -29,7 +30,102 @@ pub(crate) fn judge(seen: &Observed) -> Vec<Promise> {
         given_back(seen),
         every_view_agrees(seen),
         outlives_its_daemon(seen),
+        shares_hold(&seen.shares),
+        no_time_is_kept_back(&seen.shares),
+        requests_stay_prompt(&seen.shares),
+        alone_nothing_is_paid(&seen.shares),
     ]
+}
+
+/// Largest distance of a saturating tenant's share from its weight, in percentage points, over ten seconds;
+/// over less, a turn more or less counts for more.
+const SHARE_ERROR_PP: f64 = 1.0;
+
+/// Part of the time in which kernels run, at least, while somebody always has work.
+const LEAST_BUSY: f64 = 0.9;
+
+/// A `latency` tenant's p99 beside neighbours with kernels of any length, as a multiple of what it is alone.
+const MOST_TIMES_ALONE: f64 = 2.5;
+
+fn shares_hold(seen: &Shares) -> Promise {
+    // What the service leaves is divided by weight, which is the guarantee where nobody asked.
+    let saturating: Vec<&Part> = seen
+        .tenants
+        .iter()
+        .filter(|part| part.is_saturating())
+        .collect();
+    let sum = |of: fn(&Part) -> f64| saturating.iter().map(|part| of(part)).sum::<f64>();
+    let (promised, measured) = (sum(|part| part.guarantee), sum(|part| part.measured));
+    let error_pp = saturating
+        .iter()
+        .map(|part| (part.measured / measured - part.guarantee / promised).abs() * 100.0)
+        .fold(0.0, f64::max);
+    let bound_pp = SHARE_ERROR_PP * (10.0 / seen.seconds.max(0.1)).max(1.0);
+    let each: Vec<String> = saturating
+        .iter()
+        .map(|part| {
+            let (got, owed) = (part.measured / measured, part.guarantee / promised);
+            format!("{} {:.1}% of {:.1}%", part.name, got * 100.0, owed * 100.0)
+        })
+        .collect();
+    Promise {
+        id: "C1",
+        held: saturating.len() > 1 && measured > 0.0 && error_pp <= bound_pp,
+        measured: json!({ "max_error_pp": error_pp, "bound_pp": bound_pp, "seconds": seen.seconds }),
+        sentence: format!(
+            "of what the saturating tenants got together: {}; {error_pp:.1} points off (bound for \
+             {:.1} s: {bound_pp:.1})",
+            each.join(", "),
+            seen.seconds
+        ),
+    }
+}
+
+fn no_time_is_kept_back(seen: &Shares) -> Promise {
+    let sum = seen.tenants.iter().map(|part| part.measured).sum::<f64>();
+    let busy = seen.busy.unwrap_or(sum);
+    Promise {
+        id: "C2",
+        held: busy >= LEAST_BUSY,
+        measured: json!({ "busy": busy, "bound": LEAST_BUSY }),
+        sentence: format!(
+            "kernels ran {:.1}% of the time while somebody had work (bound: {:.0}%)",
+            busy * 100.0,
+            LEAST_BUSY * 100.0
+        ),
+    }
+}
+
+fn requests_stay_prompt(seen: &Shares) -> Promise {
+    let service = seen.tenants.iter().find(|part| !part.is_saturating());
+    let both = service.and_then(|part| part.p99_ms_alone.zip(part.p99_ms_shared));
+    let (alone, shared) = both.unwrap_or((0.0, 0.0));
+    let times = shared / alone;
+    Promise {
+        id: "C3",
+        held: alone > 0.0 && times <= MOST_TIMES_ALONE,
+        measured: json!({
+            "p99_ms_alone": alone,
+            "p99_ms_shared": shared,
+            "bound_times": MOST_TIMES_ALONE,
+        }),
+        sentence: format!(
+            "99 of 100 requests were answered within {shared:.1} ms beside both, {alone:.1} ms alone: \
+             {times:.2} times (bound: {MOST_TIMES_ALONE})"
+        ),
+    }
+}
+
+fn alone_nothing_is_paid(seen: &Shares) -> Promise {
+    Promise {
+        id: "C4",
+        held: seen.tracked_alone == 0 && !seen.tenants.is_empty(),
+        measured: json!({ "tracked_launches_alone": seen.tracked_alone }),
+        sentence: format!(
+            "{} of the service's launches were tracked while it was alone",
+            seen.tracked_alone
+        ),
+    }
 }
 
 fn never_above_the_cap(seen: &Observed) -> Promise {
@@ -256,6 +352,30 @@ mod tests {
                 refusals_without: 1,
             },
             left_bytes: Some(0),
+            shares: Shares {
+                tenants: vec![
+                    Part {
+                        guarantee: 0.3,
+                        measured: 0.1,
+                        p99_ms_alone: Some(5.0),
+                        p99_ms_shared: Some(6.0),
+                        ..Part::default()
+                    },
+                    Part {
+                        guarantee: 0.4,
+                        measured: 0.56,
+                        ..Part::default()
+                    },
+                    Part {
+                        guarantee: 0.2,
+                        measured: 0.28,
+                        ..Part::default()
+                    },
+                ],
+                busy: Some(0.94),
+                seconds: 10.0,
+                tracked_alone: 0,
+            },
         }
     }
 
@@ -301,6 +421,16 @@ mod tests {
         assert_eq!(broken(|seen| seen.tenants[1].saw_otherwise = true), ["M4"]);
         assert_eq!(broken(|seen| seen.restart.taken_over_ms = None), ["R1"]);
         assert_eq!(broken(|seen| seen.restart.refusals_without = 0), ["R1"]);
+        assert_eq!(
+            broken(|seen| seen.shares.tenants[2].measured = 0.31),
+            ["C1"]
+        );
+        assert_eq!(broken(|seen| seen.shares.busy = Some(0.8)), ["C2"]);
+        assert_eq!(
+            broken(|seen| seen.shares.tenants[0].p99_ms_shared = Some(13.0)),
+            ["C3"]
+        );
+        assert_eq!(broken(|seen| seen.shares.tracked_alone = 1), ["C4"]);
     }
 
     #[test]

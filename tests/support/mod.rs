@@ -86,6 +86,15 @@ pub fn eventually<T>(what: &str, bound: Duration, mut holds: impl FnMut() -> Opt
     }
 }
 
+/// Holds back the other tests of the same file: what is measured in time needs the machine for itself, as
+/// far as a test can have it.
+pub fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    // One that failed has nothing to hide from the others.
+    ONE.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Runs `command` to its end and returns what it printed.
 ///
 /// # Panics
