@@ -49,3 +49,50 @@ fn a_process_that_is_no_tenant_s_is_named() {
     stranger.quit();
     assert_eq!(device(&node.status())["strangers"], serde_json::json!([]));
 }
+
+#[test]
+fn what_nvml_does_not_say_is_shown_as_unknown_and_never_as_nothing() {
+    let mut node = Node::start();
+    let mut program = node.ready_stepper("web", "1GiB");
+    program.ok("alloc a 64MiB");
+    node.kill_daemon();
+    node.start_daemon_with(&[(
+        "SLUICE_SIM_FAULTS",
+        "nvmlDeviceGetComputeRunningProcesses_v3=999",
+    )]);
+    support::eventually("the program is back", PATIENCE, || {
+        let tenant = node.tenant_status("web")?;
+        (tenant["processes"].as_array()?.len() == 1).then_some(())
+    });
+    let tenant = node.tenant_status("web").expect("a tenant");
+    assert_eq!(tenant["devices"][0]["memory_truth_bytes"], Value::Null);
+    assert_eq!(tenant["devices"][0]["memory_overhead_bytes"], Value::Null);
+    let status = node.status();
+    assert_eq!(status["audit"]["is_stale"], false, "{status}");
+    assert_eq!(device(&status)["memory_used_bytes"], 64 * MIB);
+}
+
+#[test]
+fn an_nvml_that_hangs_leaves_no_old_number_standing() {
+    let mut node = Node::start();
+    let mut program = node.ready_stepper("web", "1GiB");
+    program.ok("alloc a 64MiB");
+    node.kill_daemon();
+    // A look asks twice, for the number and for the list: the second look never ends.
+    node.start_daemon_with(&[(
+        "SLUICE_SIM_FAULTS",
+        "nvmlDeviceGetComputeRunningProcesses_v3@3+forever",
+    )]);
+    let begin = std::time::Instant::now();
+    let mut looks = 0;
+    support::eventually("the numbers are stale", PATIENCE, || {
+        looks += 1;
+        (node.status()["audit"]["is_stale"] == true).then_some(())
+    });
+    assert!(begin.elapsed() < PATIENCE && looks > 1);
+    let tenant = node.tenant_status("web").expect("a tenant");
+    assert_eq!(tenant["devices"][0]["memory_truth_bytes"], Value::Null);
+    // Caps and accounts do not need NVML.
+    program.ok("alloc b 64MiB");
+    assert_eq!(node.used("web", 0), 128 * MIB);
+}

@@ -15,10 +15,22 @@ pub struct Status {
     pub daemon: DaemonInfo,
     /// The driver that tenants get.
     pub driver: DriverInfo,
+    /// What NVML says beside the tenants' own numbers.
+    #[serde(default)]
+    pub audit: AuditInfo,
     /// The node's devices, by index.
     pub devices: Vec<DeviceInfo>,
     /// All tenants, oldest first.
     pub tenants: Vec<TenantInfo>,
+}
+
+/// How current NVML's numbers are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditInfo {
+    /// Age of its last answer, in milliseconds; absent: there is none.
+    pub age_ms: Option<u64>,
+    /// Whether it has been silent for so long that its numbers are not shown any more.
+    pub is_stale: bool,
 }
 
 /// The daemon itself.

@@ -6,12 +6,13 @@ use crate::tenants::Device;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How long NVML may take to begin: several seconds on a node with many GPUs and no persistence mode.
@@ -19,6 +20,12 @@ const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a status waits for fresh numbers before it shows the last ones.
 const SAMPLE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Numbers older than this say nothing any more.
+const STALE: Duration = Duration::from_secs(2);
+
+/// Questions that may wait for NVML at one time.
+const MOST_ASKS: usize = 8;
 
 /// Name of NVML's library where no path is configured.
 const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -54,12 +61,32 @@ pub enum DeviceError {
 pub(crate) struct Seen {
     /// Bytes in use.
     pub(crate) used_bytes: u64,
-    /// Processes with a context on it, by the daemon's process numbers, and bytes that each holds.
-    pub(crate) processes: BTreeMap<u32, u64>,
+    /// Processes with a context on it, by the daemon's process numbers, and bytes that each holds where NVML
+    /// says; `None`: NVML does not list them.
+    pub(crate) processes: Option<Processes>,
 }
+
+/// Bytes by process number; `None`: there is such a process, and NVML does not say what it holds.
+pub(crate) type Processes = BTreeMap<u32, Option<u64>>;
 
 /// What NVML sees, by UUID.
 pub(crate) type Sample = BTreeMap<String, Seen>;
+
+/// The last word from NVML.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Word {
+    /// What it saw; nothing where that is too old to say anything.
+    pub(crate) sample: Sample,
+    /// How old it is; `None`: it has never answered, or is not asked.
+    pub(crate) age: Option<Duration>,
+}
+
+impl Word {
+    /// Whether NVML answered once, and has not for long.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.age.is_some_and(|age| age > STALE)
+    }
+}
 
 type Discovery = Result<Vec<Device>, String>;
 
@@ -69,9 +96,9 @@ pub(crate) struct Watch {
     given: Option<Vec<Device>>,
     library: PathBuf,
     discovered: Mutex<Option<Receiver<Discovery>>>,
-    asks: Sender<oneshot::Sender<Sample>>,
-    /// The last numbers; nothing before the first.
-    last: Mutex<Sample>,
+    asks: SyncSender<oneshot::Sender<Sample>>,
+    /// The last numbers, and when they came.
+    last: Mutex<Option<(Instant, Sample)>>,
 }
 
 impl Watch {
@@ -83,7 +110,7 @@ impl Watch {
             .as_deref()
             .unwrap_or(DEFAULT_LIBRARY);
         let library = PathBuf::from(library);
-        let (asks, asked) = channel();
+        let (asks, asked) = sync_channel(MOST_ASKS);
         let (discovery, discovered) = channel();
         if settings.devices.is_none() {
             let library = library.clone();
@@ -97,7 +124,7 @@ impl Watch {
             library,
             discovered: Mutex::new(Some(discovered)),
             asks,
-            last: Mutex::new(Sample::new()),
+            last: Mutex::new(None),
         })
     }
 
@@ -123,17 +150,29 @@ impl Watch {
         }
     }
 
-    /// What is in use on each device, and by whom; the last numbers where NVML is slow, none where it is
-    /// silent.
-    pub(crate) async fn sample(&self) -> Sample {
+    /// What is in use on each device, and by whom: the last numbers where NVML is slow, none where it has been
+    /// silent for long.
+    pub(crate) async fn sample(&self) -> Word {
         let (answer, answered) = oneshot::channel();
+        // While NVML hangs, nobody waits behind those who wait already.
         if self.given.is_none()
-            && self.asks.send(answer).is_ok()
+            && self.asks.try_send(answer).is_ok()
             && let Ok(Ok(sample)) = tokio::time::timeout(SAMPLE_PATIENCE, answered).await
         {
-            *self.last.lock() = sample;
+            *self.last.lock() = Some((Instant::now(), sample));
         }
-        self.last.lock().clone()
+        let last = self.last.lock();
+        let Some((at, sample)) = last.as_ref() else {
+            return Word::default();
+        };
+        let mut word = Word {
+            sample: Sample::new(),
+            age: Some(at.elapsed()),
+        };
+        if !word.is_stale() {
+            word.sample = sample.clone();
+        }
+        word
     }
 }
 
@@ -200,18 +239,57 @@ fn sample(nvml: &Nvml) -> Sample {
         .collect()
 }
 
-/// Processes that compute, and those that draw; one that does both is listed twice with the same number.
-fn processes(device: &nvml_wrapper::Device<'_>) -> BTreeMap<u32, u64> {
-    let lists = [
-        device.running_compute_processes(),
-        device.running_graphics_processes(),
-    ];
-    lists
-        .into_iter()
-        .flat_map(Result::unwrap_or_default)
-        .map(|process| match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => (process.pid, bytes),
-            UsedGpuMemory::Unavailable => (process.pid, 0),
-        })
-        .collect()
+/// Processes that compute, and those that draw; one that does both is in both lists with the same number.
+/// In one list a process may stand several times, once for each part of a device.
+fn processes(device: &nvml_wrapper::Device<'_>) -> Option<Processes> {
+    let compute = device.running_compute_processes().ok()?;
+    let graphics = match device.running_graphics_processes() {
+        Ok(graphics) => graphics,
+        Err(NvmlError::NotSupported) => Vec::new(),
+        Err(_) => return None,
+    };
+    let used = |process: ProcessInfo| match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => (process.pid, Some(bytes)),
+        UsedGpuMemory::Unavailable => (process.pid, None),
+    };
+    let mut all = sums(compute.into_iter().map(used));
+    for (pid, bytes) in sums(graphics.into_iter().map(used)) {
+        let known = all.entry(pid).or_insert(bytes);
+        *known = (*known).max(bytes);
+    }
+    Some(all)
+}
+
+/// Adds up what is listed for each process; unknown where any of it is.
+fn sums(entries: impl Iterator<Item = (u32, Option<u64>)>) -> Processes {
+    let mut all = Processes::new();
+    for (pid, bytes) in entries {
+        all.entry(pid)
+            .and_modify(|sum| *sum = sum.zip(bytes).map(|(sum, more)| sum.saturating_add(more)))
+            .or_insert(bytes);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_device_add_up_and_unknown_stays_unknown() {
+        let listed = [(7, Some(100)), (8, Some(1)), (7, Some(20)), (8, None)];
+        let all = sums(listed.into_iter());
+        assert_eq!(all, Processes::from([(7, Some(120)), (8, None)]));
+    }
+
+    #[test]
+    fn an_old_word_is_stale_and_none_is_not() {
+        let word = |age| Word {
+            age,
+            ..Word::default()
+        };
+        assert!(!word(None).is_stale());
+        assert!(!word(Some(STALE)).is_stale());
+        assert!(word(Some(STALE + Duration::from_millis(1))).is_stale());
+    }
 }

@@ -4,8 +4,8 @@
 //! says who that is. See `docs/status-api.md`.
 
 use crate::api::{
-    ChangeRequest, ComputeInfo, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health, LeaseState,
-    ProcessInfo, RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
+    AuditInfo, ChangeRequest, ComputeInfo, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health,
+    LeaseState, ProcessInfo, RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
 };
 use crate::devices::{Sample, Watch};
 use crate::quota::Request;
@@ -159,16 +159,17 @@ async fn health(Extracted(context): Extracted<Context>) -> Json<Health> {
 }
 
 async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
-    let sample = context.devices.sample().await;
-    let (devices, tenants) = {
+    let word = context.devices.sample().await;
+    let sample = &word.sample;
+    let (mut devices, tenants) = {
         let state = context.shared.state();
         let tenants: Vec<TenantInfo> = state
             .registry
             .tenants()
             .map(|tenant| describe(tenant, state.pages.get(&tenant.id)))
-            .map(|tenant| compare(tenant, &sample))
+            .map(|tenant| compare(tenant, sample))
             .collect();
-        let devices = state
+        let devices: Vec<DeviceInfo> = state
             .registry
             .devices()
             .iter()
@@ -178,12 +179,16 @@ async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
                 name: device.name.clone(),
                 memory_bytes: device.memory_bytes,
                 memory_promised_bytes: state.registry.promised_bytes(&device.uuid),
-                memory_used_bytes: used_bytes(&sample, &tenants, &device.uuid),
-                strangers: strangers(&sample, &tenants, &device.uuid),
+                memory_used_bytes: used_bytes(sample, &tenants, &device.uuid),
+                strangers: Vec::new(),
             })
             .collect();
         (devices, tenants)
     };
+    // Names of processes are in files, which are not to be read under the lock.
+    for device in &mut devices {
+        device.strangers = strangers(sample, &tenants, &device.uuid);
+    }
     Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         daemon: DaemonInfo {
@@ -192,6 +197,10 @@ async fn status(Extracted(context): Extracted<Context>) -> Json<Status> {
             runtime_dir: context.runtime_dir.display().to_string(),
         },
         driver: (*context.driver).clone(),
+        audit: AuditInfo {
+            age_ms: word.age.map(|age| age.as_millis() as u64),
+            is_stale: word.is_stale(),
+        },
         devices,
         tenants: tenants
             .into_iter()
@@ -204,11 +213,11 @@ async fn tenant(
     Extracted(context): Extracted<Context>,
     Path(name): Path<String>,
 ) -> Result<Json<TenantInfo>, Problem> {
-    let sample = context.devices.sample().await;
+    let word = context.devices.sample().await;
     let info = {
         let state = context.shared.state();
         let tenant = state.registry.named(&name)?;
-        compare(describe(tenant, state.pages.get(&tenant.id)), &sample)
+        compare(describe(tenant, state.pages.get(&tenant.id)), &word.sample)
     };
     Ok(Json(name_commands(context.stand(info))))
 }
@@ -489,16 +498,19 @@ impl Context {
 /// Puts NVML's account beside the tenant's own.
 fn compare(mut tenant: TenantInfo, sample: &Sample) -> TenantInfo {
     for device in &mut tenant.devices {
-        let Some(seen) = sample.get(&device.uuid) else {
+        let seen = sample.get(&device.uuid);
+        let Some(listed) = seen.and_then(|seen| seen.processes.as_ref()) else {
             continue;
         };
+        // Unknown where it is of one of them.
         let truth = tenant
             .processes
             .iter()
-            .filter_map(|process| seen.processes.get(&process.pid))
-            .fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-        device.memory_truth_bytes = Some(truth);
-        device.memory_overhead_bytes = Some(truth.saturating_sub(device.memory_used_bytes));
+            .filter_map(|process| listed.get(&process.pid))
+            .try_fold(0u64, |sum, bytes| Some(sum.saturating_add((*bytes)?)));
+        device.memory_truth_bytes = truth;
+        device.memory_overhead_bytes =
+            truth.map(|truth| truth.saturating_sub(device.memory_used_bytes));
     }
     tenant
 }
@@ -510,13 +522,14 @@ fn strangers(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> Vec<Process
         processes.any(|process| process.pid == pid)
     };
     let seen = sample.get(uuid);
-    seen.into_iter()
-        .flat_map(|seen| &seen.processes)
+    seen.and_then(|seen| seen.processes.as_ref())
+        .into_iter()
+        .flatten()
         .filter(|(pid, _)| !is_known(**pid))
         .map(|(pid, bytes)| ProcessInfo {
             pid: *pid,
             command: process::command(*pid),
-            memory_used_bytes: *bytes,
+            memory_used_bytes: bytes.unwrap_or(0),
         })
         .collect()
 }

@@ -18,6 +18,7 @@ use ffi::sync::Ordering;
 use ffi::wire::slot_state;
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 const SUCCESS: nvmlReturn_t = nvmlReturn_t::NVML_SUCCESS;
 
@@ -84,8 +85,12 @@ fn own_pids() -> Option<Vec<u32>> {
 
 /// Whether this process and the daemon see the same process numbers.
 fn counts_like_the_daemon(pages: Pages) -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| match session::seat() {
+    // A process stays in its PID namespace, so a yes holds; a no may only mean that the daemon is just away.
+    static DOES: AtomicBool = AtomicBool::new(false);
+    if DOES.load(Ordering::Relaxed) {
+        return true;
+    }
+    let does = match session::seat() {
         Some(seat) => {
             let slot = pages.usage.slots.get(seat.slot as usize);
             slot.is_some_and(|slot| slot.header.pid.load(Ordering::Relaxed) == std::process::id())
@@ -95,7 +100,9 @@ fn counts_like_the_daemon(pages: Pages) -> bool {
             std::fs::read_to_string(format!("/proc/{daemon}/comm"))
                 .is_ok_and(|name| name.starts_with("sluice"))
         }
-    })
+    };
+    DOES.store(does, Ordering::Relaxed);
+    does
 }
 
 /// Moves the tenant's entries to the front; says how many there are.

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Measures response times beside a saturating neighbour, with and without Sluice
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Requests come at random times, whether or not the last one is done, and take a fifth of the GPU. With
+Requests come at random times, whether or not the last one is done, and take a tenth of the GPU. With
 Sluice, their tenant is of class latency with half of the GPU guaranteed, and the neighbour of class batch.
 Figures are the response times that 99 of 100 requests keep.")]
 pub(crate) struct Arguments {
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 const KERNELS: u64 = 8;
 
 /// Requests take this part of the GPU: one of so many intervals' worth.
-const INTERVALS: u64 = 5;
+const INTERVALS: u64 = 10;
 
 /// One row of what is printed.
 #[derive(Debug, Serialize)]

@@ -131,6 +131,7 @@ pub struct Node {
     /// The hardware.
     pub hardware: StandIn,
     daemon: Option<Child>,
+    variables: Vec<(String, String)>,
 }
 
 impl Node {
@@ -147,6 +148,7 @@ impl Node {
         let mut node = Self {
             hardware,
             daemon: None,
+            variables: Vec::new(),
         };
         node.start_daemon();
         node
@@ -163,6 +165,16 @@ impl Node {
         });
     }
 
+    /// [`Self::start_daemon`], with these variables in its environment.
+    #[track_caller]
+    pub fn start_daemon_with(&mut self, variables: &[(&str, &str)]) {
+        self.variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        self.start_daemon();
+    }
+
     /// Starts a daemon without waiting for it.
     #[track_caller]
     pub fn start_daemon_unready(&mut self) {
@@ -173,6 +185,7 @@ impl Node {
             .arg(self.hardware.folder().join("sluice.toml"))
             .arg("--runtime-dir")
             .arg(self.folder())
+            .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         if std::env::var_os("SLUICE_TEST_LOG").is_none() {
