@@ -13,6 +13,7 @@ use ffi::driver::{
 };
 use parking_lot::Mutex;
 
+use crate::capture;
 use crate::guard::{Answer, INVALID_VALUE, Out, put};
 use crate::registry::handle_of;
 use crate::state::{self, Driver, driver};
@@ -193,7 +194,7 @@ pub(crate) fn find(handle: CUcontext) -> Answer<Arc<Context>> {
 }
 
 /// The context behind a handle, or the current one for null.
-fn find_or_current(handle: CUcontext) -> Answer<Arc<Context>> {
+pub(crate) fn find_or_current(handle: CUcontext) -> Answer<Arc<Context>> {
     if handle.is_null() {
         state::current()
     } else {
@@ -312,7 +313,9 @@ fn priority_range(least: *mut c_int, greatest: *mut c_int) -> Answer {
 }
 
 fn synchronize(given: CUcontext) -> Answer {
-    find_or_current(given)?.synchronize(driver()?)
+    let context = find_or_current(given)?;
+    capture::check_context(context.id)?;
+    context.synchronize(driver()?)
 }
 
 fn limit_index(limit: CUlimit) -> Answer<usize> {

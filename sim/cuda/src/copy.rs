@@ -14,10 +14,12 @@ use sim::profile::Profile;
 use sim::proto::Command;
 
 use crate::array::{self, Array};
+use crate::capture;
+use crate::graph::{Action, Work};
 use crate::guard::{Answer, INVALID_VALUE, take};
 use crate::link::Link;
 use crate::ranges::{Piece, Place};
-use crate::state::{Driver, driver};
+use crate::state::{self, Driver, driver};
 use crate::stream::{self, Flavour, PerThread, Plain, Stream};
 
 /// What any transfer costs before its first byte.
@@ -106,6 +108,20 @@ impl Rows {
         }
     }
 
+    /// As it is done again and again, from wherever the bytes are each time.
+    fn repeatable(self) -> Action {
+        let rows: Vec<(Vec<Piece>, Vec<Piece>)> = self
+            .rows
+            .into_iter()
+            .map(|(to, from)| (to.pieces, from.pieces))
+            .collect();
+        Arc::new(move || {
+            for (to, from) in &rows {
+                move_bytes(to, from);
+            }
+        })
+    }
+
     fn deferred(self) -> impl FnOnce() + Send {
         let rows: Vec<(Vec<Piece>, Vec<Piece>)> = self
             .rows
@@ -163,6 +179,15 @@ fn check(ends: Ends, to: &Place, from: &Place) -> Answer {
 
 /// Submits rows to a stream and has their bytes moved.
 fn submit(driver: &'static Driver, stream: &Stream, rows: Rows, mode: Mode) -> Answer {
+    if stream.is_capturing() {
+        // A copy that is waited for is nothing that could be captured.
+        if mode == Mode::Synchronous {
+            return Err(capture::refuse(stream));
+        }
+        let profile = driver.devices[stream.context()?.device].info.profile;
+        let duration_ns = rows.duration_ns(profile);
+        return capture::add(driver, stream, Work::Copy(duration_ns, rows.repeatable()));
+    }
     if let Link::Null(_) = driver.link {
         rows.move_now();
         return Ok(());
@@ -316,9 +341,17 @@ fn copy_grid<F: Flavour>(
 ) -> Answer {
     let driver = driver()?;
     let stream = stream::find::<F>(given)?;
+    match grid_rows(driver, to, from, size)? {
+        Some(rows) => submit(driver, &stream, rows, mode),
+        None => Ok(()),
+    }
+}
+
+/// The rows of such a copy; `None`: there are none.
+fn grid_rows(driver: &Driver, to: &Side, from: &Side, size: [usize; 3]) -> Answer<Option<Rows>> {
     let [width, height, depth] = size.map(|part| part as u64);
     if width == 0 || height == 0 || depth == 0 {
-        return Ok(());
+        return Ok(None);
     }
     if height > 1 && (to.is_narrow(width) || from.is_narrow(width)) {
         return Err(INVALID_VALUE);
@@ -331,7 +364,7 @@ fn copy_grid<F: Flavour>(
         }
     }
     let bytes = width * height * depth;
-    submit(driver, &stream, Rows { rows, bytes }, mode)
+    Ok(Some(Rows { rows, bytes }))
 }
 
 /// Copies bytes between memory and an array, whose bytes are counted row by row.
@@ -421,8 +454,8 @@ fn copy_2d_v1(asked: *const CUDA_MEMCPY2D_v1, mode: Mode, stream: CUstream) -> A
     copy_2d_of::<Plain>(&plain, mode, stream)
 }
 
-fn copy_3d<F: Flavour>(asked: *const CUDA_MEMCPY3D, mode: Mode, stream: CUstream) -> Answer {
-    let asked = take(asked)?;
+/// The two sides of such a copy, and its size.
+fn sides(asked: &CUDA_MEMCPY3D) -> Answer<(Side, Side, [usize; 3])> {
     let tight = |pitch: usize| if pitch == 0 { asked.WidthInBytes } else { pitch } as u64;
     let tall = |height: usize| if height == 0 { asked.Height } else { height } as u64;
     let at = |x: usize, y: usize, z: usize| [x as u64, y as u64, z as u64];
@@ -445,7 +478,22 @@ fn copy_3d<F: Flavour>(asked: *const CUDA_MEMCPY3D, mode: Mode, stream: CUstream
         height: tall(asked.dstHeight),
     };
     let size = [asked.WidthInBytes, asked.Height, asked.Depth];
-    copy_grid::<F>(&to.side()?, &from.side()?, size, mode, stream)
+    Ok((to.side()?, from.side()?, size))
+}
+
+fn copy_3d<F: Flavour>(asked: *const CUDA_MEMCPY3D, mode: Mode, stream: CUstream) -> Answer {
+    let (to, from, size) = sides(&take(asked)?)?;
+    copy_grid::<F>(&to, &from, size, mode, stream)
+}
+
+/// A copy node's work: how long it takes, and what it does.
+pub(crate) fn prepared(asked: &CUDA_MEMCPY3D) -> Answer<(u64, Action)> {
+    let driver = driver()?;
+    let (to, from, size) = sides(asked)?;
+    let rows = grid_rows(driver, &to, &from, size)?.ok_or(INVALID_VALUE)?;
+    let device = state::current()?.device;
+    let duration_ns = rows.duration_ns(driver.devices[device].info.profile);
+    Ok((duration_ns, rows.repeatable()))
 }
 
 /// The first interface's sizes and addresses have 32 bits.

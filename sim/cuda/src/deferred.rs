@@ -50,6 +50,8 @@ pub(crate) struct HostCall {
 
 // SAFETY: the host gave function and argument to be used on a thread of the library's.
 unsafe impl Send for HostCall {}
+// SAFETY: as above.
+unsafe impl Sync for HostCall {}
 
 /// See the module.
 pub(crate) struct Deferred {

@@ -9,10 +9,11 @@ use parking_lot::Mutex;
 use sim::proto::{Command, MAX_EVENTS};
 use sim::shared::now_ns;
 
+use crate::capture::{self, Mark};
 use crate::guard::{Answer, INVALID_VALUE, Out};
 use crate::link::Link;
 use crate::state::{self, Driver, driver};
-use crate::stream::{self, Flavour, Lane, PerThread, Plain};
+use crate::stream::{self, Flavour, Lane, PerThread, Plain, Stream};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: c_uint = 2;
@@ -49,12 +50,57 @@ pub(crate) struct Event {
 struct State {
     generation: u64,
     record: Option<Record>,
+    /// Where it was recorded last, if that was in a capture.
+    mark: Option<Mark>,
 }
 
 impl Event {
     /// Where it was recorded last.
     pub(crate) fn record(&self) -> Option<Record> {
         self.state.lock().record.clone()
+    }
+
+    /// Where it was recorded last, if that was in a capture that goes on.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        let mark = self.state.lock().mark.clone();
+        mark.filter(Mark::is_active)
+    }
+
+    /// Records it behind everything on a stream so far.
+    pub(crate) fn record_in(&self, driver: &Driver, stream: &Stream) -> Answer {
+        if stream.is_capturing() {
+            self.state.lock().mark = capture::mark(stream);
+            return Ok(());
+        }
+        let generation = {
+            let mut state = self.state.lock();
+            state.generation += 1;
+            state.mark = None;
+            state.generation
+        };
+        let mark = Command::Mark {
+            event: self.timed.unwrap_or(u32::MAX),
+            generation,
+        };
+        let sequence = stream.submit(driver, mark)?;
+        let record = Record {
+            lane: Arc::clone(&stream.lane),
+            sequence,
+            generation,
+            at_ns: match driver.link {
+                Link::Null(_) => now_ns(),
+                Link::Gpu(..) => 0,
+            },
+        };
+        let mut state = self.state.lock();
+        let is_newest = state
+            .record
+            .as_ref()
+            .is_none_or(|known| known.generation < generation);
+        if is_newest {
+            state.record = Some(record);
+        }
+        Ok(())
     }
 
     fn is_over(record: Option<&Record>, driver: &Driver) -> bool {
@@ -116,6 +162,7 @@ fn create(out: *mut CUevent, flags: c_uint) -> Answer {
         state: Mutex::new(State {
             generation,
             record: None,
+            mark: None,
         }),
     };
     out.write(driver()?.events.add(Arc::new(event)));
@@ -147,34 +194,7 @@ fn record<F: Flavour>(handle: CUevent, given: CUstream) -> Answer {
     if stream.context_id != event.context_id {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
-    let generation = {
-        let mut state = event.state.lock();
-        state.generation += 1;
-        state.generation
-    };
-    let mark = Command::Mark {
-        event: event.timed.unwrap_or(u32::MAX),
-        generation,
-    };
-    let sequence = stream.submit(driver, mark)?;
-    let record = Record {
-        lane: Arc::clone(&stream.lane),
-        sequence,
-        generation,
-        at_ns: match driver.link {
-            Link::Null(_) => now_ns(),
-            Link::Gpu(..) => 0,
-        },
-    };
-    let mut state = event.state.lock();
-    let is_newest = state
-        .record
-        .as_ref()
-        .is_none_or(|known| known.generation < generation);
-    if is_newest {
-        state.record = Some(record);
-    }
-    Ok(())
+    event.record_in(driver, &stream)
 }
 
 fn record_with_flags<F: Flavour>(handle: CUevent, stream: CUstream, flags: c_uint) -> Answer {
@@ -186,7 +206,12 @@ fn record_with_flags<F: Flavour>(handle: CUevent, stream: CUstream, flags: c_uin
 
 fn query(handle: CUevent) -> Answer {
     let driver = driver()?;
-    if Event::is_over(find(handle)?.record().as_ref(), driver) {
+    let event = find(handle)?;
+    if let Some(mark) = event.mark() {
+        return Err(mark.refuse());
+    }
+    capture::check_unsafe()?;
+    if Event::is_over(event.record().as_ref(), driver) {
         driver.settle();
         Ok(())
     } else if driver.link.is_alive() {
@@ -197,7 +222,11 @@ fn query(handle: CUevent) -> Answer {
 }
 
 fn synchronize(handle: CUevent) -> Answer {
-    match find(handle)?.record() {
+    let event = find(handle)?;
+    if let Some(mark) = event.mark() {
+        return Err(mark.refuse());
+    }
+    match event.record() {
         Some(record) => driver()?.finish(record.lane.slot, record.sequence),
         None => Ok(()),
     }

@@ -3,15 +3,18 @@
 //! Also the functions without `Async` return before the fill is done, as drivers do for device memory.
 
 use std::ffi::{c_uchar, c_uint, c_ushort};
+use std::sync::Arc;
 
-use ffi::driver::{CUdeviceptr, CUdeviceptr_v1, CUstream};
+use ffi::driver::{CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUdeviceptr_v1, CUstream};
 use sim::proto::Command;
 
+use crate::capture;
 use crate::copy::transfer_ns;
+use crate::graph::{Action, Work};
 use crate::guard::{Answer, INVALID_VALUE};
 use crate::link::Link;
 use crate::ranges::Piece;
-use crate::state::driver;
+use crate::state::{self, driver};
 use crate::stream::{self, Flavour, PerThread, Plain};
 
 /// A value and how often it is written.
@@ -96,20 +99,52 @@ fn fill_rows<F: Flavour>(
         rows.push(place.pieces);
     }
     let write = move || rows.iter().for_each(|pieces| pattern.write(pieces));
+    let profile = driver.devices[stream.context()?.device].info.profile;
+    let bytes = width.saturating_mul(height as u64);
+    let duration_ns = transfer_ns(bytes, profile.bytes_per_us);
+    if stream.is_capturing() {
+        return capture::add(driver, &stream, Work::Fill(duration_ns, Arc::new(write)));
+    }
     if let Link::Null(_) = driver.link {
         write();
         return Ok(());
     }
-    let profile = driver.devices[stream.context()?.device].info.profile;
-    let bytes = width.saturating_mul(height as u64);
-    let copy = Command::Copy {
-        duration_ns: transfer_ns(bytes, profile.bytes_per_us),
-    };
+    let copy = Command::Copy { duration_ns };
     let slot = stream.lane.slot;
     let submitted = driver
         .deferred
         .submit_move(slot, Box::new(write), || stream.submit(driver, copy));
     submitted.map(drop)
+}
+
+/// A memset node's work: how long it takes, and what it does.
+pub(crate) fn prepared(params: &CUDA_MEMSET_NODE_PARAMS) -> Answer<(u64, Action)> {
+    let pattern = match params.elementSize {
+        1 => Pattern::of_8(params.value as c_uchar),
+        2 => Pattern::of_16(params.value as c_ushort),
+        4 => Pattern::of_32(params.value),
+        _ => return Err(INVALID_VALUE),
+    };
+    let driver = driver()?;
+    let width = (params.width as u64)
+        .checked_mul(pattern.width as u64)
+        .filter(|width| *width > 0 && params.height > 0)
+        .ok_or(INVALID_VALUE)?;
+    let mut rows = Vec::new();
+    for row in 0..params.height as u64 {
+        let down = row.checked_mul(params.pitch as u64).ok_or(INVALID_VALUE)?;
+        let at = params.dst.checked_add(down).ok_or(INVALID_VALUE)?;
+        let place = driver.ranges.resolve(at, width)?;
+        if place.is_pageable {
+            return Err(INVALID_VALUE);
+        }
+        rows.push(place.pieces);
+    }
+    let device = state::current()?.device;
+    let bytes = width.saturating_mul(params.height as u64);
+    let duration_ns = transfer_ns(bytes, driver.devices[device].info.profile.bytes_per_us);
+    let write = move || rows.iter().for_each(|pieces| pattern.write(pieces));
+    Ok((duration_ns, Arc::new(write)))
 }
 
 fn fill<F: Flavour>(start: u64, pattern: Pattern, count: usize, stream: CUstream) -> Answer {

@@ -4,15 +4,18 @@
 //! kernel's parameters are not read, but for the first one of a spin kernel.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
 
-use ffi::driver::{CUfunction, CUlaunchConfig, CUresult, CUstream};
+use ffi::driver::{CUDA_KERNEL_NODE_PARAMS, CUfunction, CUlaunchConfig, CUresult, CUstream};
 use sim::kernels;
 use sim::proto::Command;
 
+use crate::capture;
 use crate::device::{MAX_BLOCK_THREADS, MAX_GRID_X, MAX_GRID_YZ};
+use crate::graph::Work;
 use crate::guard::{Answer, INVALID_VALUE, take};
 use crate::module::{Function, find_function};
-use crate::state::driver;
+use crate::state::{Driver, driver};
 use crate::stream::{self, Flavour, PerThread, Plain};
 
 /// Key of the parameter buffer's address in `extra`.
@@ -97,7 +100,26 @@ pub(crate) fn submit<F: Flavour>(
     {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
-    shape.check(&function)?;
+    if stream.is_capturing() {
+        let device = stream.context()?.device;
+        let kernel = Kernel::new(driver, handle, device, shape, parameters, extra)?;
+        return capture::add(driver, &stream, Work::Kernel(kernel));
+    }
+    let device = || Ok(stream.context()?.device);
+    let command = cost(driver, &function, device, shape, parameters, extra)?;
+    stream.submit(driver, command).map(drop)
+}
+
+/// Checks what a driver checks, and finds out how long the kernel runs.
+fn cost(
+    driver: &Driver,
+    function: &Function,
+    device: impl FnOnce() -> Answer<usize>,
+    shape: Shape,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Answer<Command> {
+    shape.check(function)?;
     if !parameters.is_null() && !extra.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -108,11 +130,104 @@ pub(crate) fn submit<F: Flavour>(
     let duration_ns = if function.is_spin {
         first_parameter(parameters, extra)?
     } else {
-        let profile = driver.devices[stream.context()?.device].info.profile;
+        let profile = driver.devices[device()?].info.profile;
         kernels::cost_ns(warps, profile.warps())
     };
-    let kernel = Command::Kernel { duration_ns, warps };
-    stream.submit(driver, kernel).map(drop)
+    Ok(Command::Kernel { duration_ns, warps })
+}
+
+/// A kernel with its parameters, to be launched any number of times.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    function: usize,
+    shape: Shape,
+    duration_ns: u64,
+    warps: u64,
+    parameters: Arc<Parameters>,
+}
+
+/// The values of a kernel's parameters, and their places as `cuGraphKernelNodeGetParams` shows them.
+struct Parameters {
+    places: Vec<*mut c_void>,
+    _values: Vec<Box<[u8]>>,
+}
+
+// SAFETY: the places lie in the values, which nobody changes.
+unsafe impl Send for Parameters {}
+// SAFETY: as above.
+unsafe impl Sync for Parameters {}
+
+impl Kernel {
+    /// Takes the parameters' values now.
+    pub(crate) fn new(
+        driver: &Driver,
+        handle: CUfunction,
+        device: usize,
+        shape: Shape,
+        parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> Answer<Self> {
+        let function = find_function(driver, handle)?;
+        let command = cost(driver, &function, || Ok(device), shape, parameters, extra)?;
+        let Command::Kernel { duration_ns, warps } = command else {
+            return Err(INVALID_VALUE);
+        };
+        let mut values: Vec<Box<[u8]>> = Vec::new();
+        if !parameters.is_null() {
+            for (index, (_, bytes)) in function.entry.parameters.iter().enumerate() {
+                let place = take(parameters.wrapping_add(index))?;
+                if place.is_null() {
+                    return Err(INVALID_VALUE);
+                }
+                // SAFETY: not null; that the parameter has its size there is the caller's duty.
+                let value =
+                    unsafe { std::slice::from_raw_parts(place.cast::<u8>(), *bytes as usize) };
+                values.push(value.to_vec().into_boxed_slice());
+            }
+        }
+        let places = values
+            .iter()
+            .map(|value| value.as_ptr().cast_mut().cast())
+            .collect();
+        Ok(Self {
+            function: handle as usize,
+            shape,
+            duration_ns,
+            warps,
+            parameters: Arc::new(Parameters {
+                places,
+                _values: values,
+            }),
+        })
+    }
+
+    /// What the device gets.
+    pub(crate) fn command(&self) -> Command {
+        Command::Kernel {
+            duration_ns: self.duration_ns,
+            warps: self.warps,
+        }
+    }
+
+    /// As a kernel node's parameters.
+    pub(crate) fn params(&self) -> CUDA_KERNEL_NODE_PARAMS {
+        let [grid_x, grid_y, grid_z] = self.shape.grid;
+        let [block_x, block_y, block_z] = self.shape.block;
+        CUDA_KERNEL_NODE_PARAMS {
+            func: self.function as CUfunction,
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: block_x,
+            blockDimY: block_y,
+            blockDimZ: block_z,
+            sharedMemBytes: self.shape.shared,
+            kernelParams: self.parameters.places.as_ptr().cast_mut(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        }
+    }
 }
 
 #[allow(

@@ -17,6 +17,7 @@ mod guard;
 
 mod array;
 mod array_copy;
+mod capture;
 mod context;
 mod copy;
 mod deferred;
@@ -24,6 +25,7 @@ mod device;
 mod entry;
 mod event;
 mod fill;
+mod graph;
 mod host;
 mod image;
 mod launch;

@@ -42,6 +42,7 @@ pub(crate) fn allocate_linear(
     kind: Kind,
     is_low: bool,
 ) -> Answer<Range> {
+    crate::capture::check_unsafe()?;
     let context = state::current()?;
     let device = &driver.devices[context.device];
     let window = device.window(driver)?;

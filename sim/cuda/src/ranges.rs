@@ -92,6 +92,8 @@ pub(crate) struct Piece {
 
 // SAFETY: an address that is used only to move bytes, as the host asks for it.
 unsafe impl Send for Piece {}
+// SAFETY: as above; who reads and writes there at one time is the host's duty by the CUDA contract.
+unsafe impl Sync for Piece {}
 
 /// An address and length of the host's, found out.
 pub(crate) struct Place {

@@ -13,6 +13,7 @@ use crate::array::{Array, Mipmap};
 use crate::context::{Context, Primary};
 use crate::deferred::Deferred;
 use crate::event::Event;
+use crate::graph::{Exec, Graph, Node};
 use crate::guard::Answer;
 use crate::link::Link;
 use crate::module::{Function, Library, Module};
@@ -86,6 +87,12 @@ pub(crate) struct Driver {
     pub(crate) streams: Registry<Stream>,
     /// Events.
     pub(crate) events: Registry<Event>,
+    /// Graphs.
+    pub(crate) graphs: Registry<Graph>,
+    /// Nodes of graphs.
+    pub(crate) graph_nodes: Registry<Node>,
+    /// Executable graphs.
+    pub(crate) graph_execs: Registry<Exec>,
     /// Modules.
     pub(crate) modules: Registry<Module>,
     /// Functions of modules.
@@ -167,6 +174,9 @@ impl Driver {
             contexts: Registry::new(),
             streams: Registry::new(),
             events: Registry::new(),
+            graphs: Registry::new(),
+            graph_nodes: Registry::new(),
+            graph_execs: Registry::new(),
             modules: Registry::new(),
             functions: Registry::new(),
             libraries: Registry::new(),

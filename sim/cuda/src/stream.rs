@@ -4,7 +4,8 @@
 //! its legacy default stream, one for each thread that uses the per-thread default stream, and one
 //! for each stream that the host makes. The order that the legacy stream demands (it waits for every
 //! blocking stream, and each of them for it) becomes waits between lanes, put in front of the
-//! operation that needs them. Stream capture is refused.
+//! operation that needs them. What a stream that is being captured gets becomes nodes of a graph, see
+//! [`crate::capture`].
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -12,15 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ffi::driver::{
-    CUcontext, CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUhostFn,
-    CUresult, CUstream, CUstreamCallback, CUstreamCaptureStatus, CUstreamCaptureStatus_enum,
-    cuuint64_t,
+    CUcontext, CUdevice, CUevent, CUgreenCtx, CUhostFn, CUresult, CUstream, CUstreamCallback,
 };
 use parking_lot::Mutex;
 use sim::proto::{Command, MAX_STREAMS};
 
+use crate::capture;
 use crate::context::Context;
 use crate::deferred::HostCall;
+use crate::event::Event;
+use crate::graph::Work;
 use crate::guard::{Answer, INVALID_VALUE, put};
 use crate::registry::handle_of;
 use crate::state::{self, Driver, driver};
@@ -140,7 +142,10 @@ pub(crate) struct Stream {
     pub(crate) context: Weak<Context>,
     /// Number of its context.
     pub(crate) context_id: u64,
-    role: Role,
+    /// How it stands to the legacy default stream.
+    pub(crate) role: Role,
+    /// Its part in a capture.
+    pub(crate) capture: capture::Slot,
     priority: c_int,
     id: u64,
     /// The last operation of the legacy stream that this one has been made to wait for.
@@ -161,6 +166,7 @@ impl Stream {
             context: context.clone(),
             context_id,
             role,
+            capture: capture::Slot::default(),
             priority,
             id: driver.number(),
             waited: AtomicU64::new(0),
@@ -178,8 +184,19 @@ impl Stream {
             .ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)
     }
 
+    /// Whether what is submitted becomes nodes of a graph.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.capture.is_capturing()
+    }
+
     /// Submits one operation, behind the waits that the legacy stream demands.
+    ///
+    /// # Errors
+    /// 906 for the legacy stream while a stream that is ordered with it captures.
     pub(crate) fn submit(&self, driver: &Driver, command: Command) -> Answer<u64> {
+        if self.role == Role::Legacy {
+            capture::check_legacy(self.context_id)?;
+        }
         let waits = match self.role {
             Role::NonBlocking => Vec::new(),
             Role::Blocking => self.wait_for_legacy(driver)?,
@@ -236,6 +253,7 @@ impl Stream {
 
     /// Sleeps until everything submitted so far is done.
     pub(crate) fn synchronize(&self, driver: &Driver) -> Answer {
+        self.check_waitable()?;
         for (slot, sequence) in self.targets()? {
             driver.link.wait(slot, sequence)?;
         }
@@ -243,7 +261,19 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether it may be waited for: not while it captures, nor while another does that it is ordered with.
+    fn check_waitable(&self) -> Answer {
+        if self.is_capturing() {
+            return Err(capture::refuse(self));
+        }
+        if self.role == Role::Legacy {
+            capture::check_legacy(self.context_id)?;
+        }
+        Ok(())
+    }
+
     fn query(&self, driver: &Driver) -> Answer {
+        self.check_waitable()?;
         let mut targets = self.targets()?.into_iter();
         if targets.all(|(slot, sequence)| driver.link.done(slot) >= sequence) {
             driver.settle();
@@ -314,6 +344,7 @@ fn destroy(handle: CUstream) -> Answer {
         .streams
         .remove(handle)
         .ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    capture::stream_gone(&stream);
     // Work that was submitted goes on; the lane is used again when it is done.
     stream.submit(driver, Command::Close)?;
     if let Ok(context) = stream.context() {
@@ -338,6 +369,14 @@ fn wait_event<F: Flavour>(handle: CUstream, event: CUevent, flags: c_uint) -> An
     let driver = driver()?;
     let stream = find::<F>(handle)?;
     let event = crate::event::find(event)?;
+    if capture::wait(&stream, event.mark().as_ref())? {
+        return Ok(());
+    }
+    wait_for_event(driver, &stream, &event)
+}
+
+/// Has a stream wait for where an event was recorded last.
+pub(crate) fn wait_for_event(driver: &Driver, stream: &Stream, event: &Event) -> Answer {
     let Some(record) = event.record() else {
         return Ok(());
     };
@@ -383,27 +422,6 @@ fn device<F: Flavour>(handle: CUstream, out: *mut CUdevice) -> Answer {
     put(out, c_int::try_from(context.device).unwrap_or(c_int::MAX))
 }
 
-fn is_capturing<F: Flavour>(handle: CUstream, out: *mut CUstreamCaptureStatus) -> Answer {
-    find::<F>(handle)?;
-    put(
-        out,
-        CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE,
-    )
-}
-
-/// The capture's state and number; the other outputs belong to a capture and stay as they are.
-fn capture_info<F: Flavour>(
-    handle: CUstream,
-    status: *mut CUstreamCaptureStatus,
-    number: *mut cuuint64_t,
-) -> Answer {
-    is_capturing::<F>(handle, status)?;
-    if number.is_null() {
-        return Ok(());
-    }
-    put(number, 0)
-}
-
 fn launch_host_function<F: Flavour>(
     handle: CUstream,
     function: CUhostFn,
@@ -411,10 +429,15 @@ fn launch_host_function<F: Flavour>(
 ) -> Answer {
     let function = function.ok_or(INVALID_VALUE)?;
     let stream = find::<F>(handle)?;
-    submit_call(&stream, HostCall { function, argument })
+    let call = HostCall { function, argument };
+    if stream.is_capturing() {
+        return capture::add(driver()?, &stream, Work::Host(call));
+    }
+    submit_call(&stream, call)
 }
 
-fn submit_call(stream: &Stream, call: HostCall) -> Answer {
+/// Has a function called when the stream has got there.
+pub(crate) fn submit_call(stream: &Stream, call: HostCall) -> Answer {
     let driver = driver()?;
     if matches!(driver.link, crate::link::Link::Null(_)) {
         // SAFETY: the host gave the function to be called once with this argument.
@@ -449,6 +472,9 @@ fn add_callback<F: Flavour>(
 ) -> Answer {
     let function = function.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
     let stream = find::<F>(handle)?;
+    if stream.is_capturing() {
+        return Err(capture::refuse(&stream));
+    }
     let callback = Box::new(Callback {
         function,
         stream: handle,
@@ -484,14 +510,6 @@ driver! {
     cuStreamGetCtx_v2_ptsz(h_stream: CUstream, p_ctx: *mut CUcontext, p_green_ctx: *mut CUgreenCtx) => context_v2::<PerThread>;
     cuStreamGetDevice(h_stream: CUstream, out: *mut CUdevice) => device::<Plain>;
     cuStreamGetDevice_ptsz(h_stream: CUstream, out: *mut CUdevice) => device::<PerThread>;
-    cuStreamIsCapturing(h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus) => is_capturing::<Plain>;
-    cuStreamIsCapturing_ptsz(h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus) => is_capturing::<PerThread>;
-    cuStreamGetCaptureInfo(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t) => capture_info::<Plain>;
-    cuStreamGetCaptureInfo_ptsz(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t) => capture_info::<PerThread>;
-    cuStreamGetCaptureInfo_v2(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize) => |stream, status, id, _, _, _| capture_info::<Plain>(stream, status, id);
-    cuStreamGetCaptureInfo_v2_ptsz(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize) => |stream, status, id, _, _, _| capture_info::<PerThread>(stream, status, id);
-    cuStreamGetCaptureInfo_v3(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize) => |stream, status, id, _, _, _, _| capture_info::<Plain>(stream, status, id);
-    cuStreamGetCaptureInfo_v3_ptsz(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize) => |stream, status, id, _, _, _, _| capture_info::<PerThread>(stream, status, id);
     cuStreamAddCallback(h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint) => add_callback::<Plain>;
     cuStreamAddCallback_ptsz(h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint) => add_callback::<PerThread>;
     cuLaunchHostFunc(h_stream: CUstream, function: CUhostFn, user_data: *mut c_void) => launch_host_function::<Plain>;

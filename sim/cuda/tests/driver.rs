@@ -169,6 +169,27 @@ plays! {
     eight_threads_do_not_disturb_each_other
 }
 
+/// The same, of the scenes about graphs.
+macro_rules! plays_graphs {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            Hardware::start(stringify!($name)).play(concat!("graphs::", stringify!($name)));
+        }
+    )* };
+}
+
+plays_graphs! {
+    what_is_captured_is_done_at_each_launch_and_not_before
+    a_kernel_s_parameters_are_taken_when_it_is_captured
+    streams_join_a_capture_by_events_and_must_be_joined_back
+    what_a_capture_forbids_makes_it_invalid_and_its_end_says_so
+    a_capture_forbids_unsafe_calls_to_whom_its_mode_says
+    the_legacy_stream_and_a_capture_exclude_each_other
+    a_graph_built_by_hand_runs_in_the_order_of_its_edges
+    an_executable_graph_is_updated_if_the_form_is_the_same
+}
+
 #[test]
 fn a_process_that_is_killed_gives_everything_back_at_once() {
     let hardware = Hardware::start("killed");

@@ -17,11 +17,6 @@ use ffi::driver::*;
 // Linked for the functions that it exports.
 use sim_cuda as _;
 
-type Code = CUresult;
-
-const GIB: usize = 1 << 30;
-const MIB: usize = 1 << 20;
-
 /// The call must succeed.
 macro_rules! ok {
     ($call:expr) => {
@@ -35,6 +30,13 @@ macro_rules! fails {
         assert_eq!(unsafe { $call }, Code::$code, stringify!($call))
     };
 }
+
+mod graphs;
+
+type Code = CUresult;
+
+const GIB: usize = 1 << 30;
+const MIB: usize = 1 << 20;
 
 fn context() -> CUcontext {
     ok!(cuInit(0));

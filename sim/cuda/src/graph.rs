@@ -1,0 +1,676 @@
+//! Graphs: nodes with their dependencies, and executables that are launched again and again.
+//!
+//! A graph is built by hand or by capture ([`crate::capture`]). An executable is a copy of it in an order
+//! that respects every dependency; a launch submits that order to the one stream that it is launched in.
+//! So nodes that a device could run side by side run one after the other: see `docs/stand-in.md`.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
+use std::sync::{Arc, Weak};
+
+use ffi::driver::{
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent,
+    CUfunction, CUgraph, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResult_enum,
+    CUgraphExecUpdateResultInfo, CUgraphInstantiateResult_enum, CUgraphNode, CUgraphNodeType,
+    CUgraphNodeType_enum, CUresult, CUstream,
+};
+use parking_lot::Mutex;
+use sim::proto::Command;
+
+use crate::capture;
+use crate::copy;
+use crate::deferred::HostCall;
+use crate::event::{self, Event};
+use crate::fill;
+use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
+use crate::launch::{Kernel, Shape};
+use crate::link::Link;
+use crate::registry::handle_of;
+use crate::state::{Driver, driver};
+use crate::stream::{self, Flavour, PerThread, Plain, Stream};
+
+/// Moves bytes; may be done any number of times.
+pub(crate) type Action = Arc<dyn Fn() + Send + Sync>;
+
+/// What a node does.
+#[derive(Clone)]
+pub(crate) enum Work {
+    /// Runs a kernel.
+    Kernel(Kernel),
+    /// Copies bytes, in so many nanoseconds.
+    Copy(u64, Action),
+    /// Writes a pattern, in so many nanoseconds.
+    Fill(u64, Action),
+    /// Calls a function of the host's.
+    Host(HostCall),
+    /// Everything of another graph.
+    Child(Arc<Vec<Work>>),
+    /// Nothing.
+    Empty,
+    /// Records an event.
+    Record(Arc<Event>),
+    /// Waits for an event.
+    Wait(Arc<Event>),
+}
+
+impl Work {
+    fn kind(&self) -> CUgraphNodeType {
+        match self {
+            Self::Kernel(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_KERNEL,
+            Self::Copy(..) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEMCPY,
+            Self::Fill(..) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEMSET,
+            Self::Host(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_HOST,
+            Self::Child(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_GRAPH,
+            Self::Empty => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EMPTY,
+            Self::Record(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Self::Wait(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        }
+    }
+
+    /// Submits it to a stream.
+    fn run(&self, driver: &'static Driver, stream: &Arc<Stream>) -> Answer {
+        match self {
+            Self::Kernel(kernel) => stream.submit(driver, kernel.command()).map(drop),
+            Self::Copy(duration_ns, action) | Self::Fill(duration_ns, action) => {
+                if let Link::Null(_) = driver.link {
+                    action();
+                    return Ok(());
+                }
+                let copy = Command::Copy {
+                    duration_ns: *duration_ns,
+                };
+                let action = Arc::clone(action);
+                let submitted = driver.deferred.submit_move(
+                    stream.lane.slot,
+                    Box::new(move || action()),
+                    || stream.submit(driver, copy),
+                );
+                submitted.map(drop)
+            }
+            Self::Host(call) => stream::submit_call(stream, *call),
+            Self::Child(all) => all.iter().try_for_each(|work| work.run(driver, stream)),
+            Self::Empty => Ok(()),
+            Self::Record(event) => event.record_in(driver, stream),
+            Self::Wait(event) => stream::wait_for_event(driver, stream, event),
+        }
+    }
+}
+
+/// One node of a graph.
+pub(crate) struct Node {
+    work: Mutex<Work>,
+    after: Mutex<Vec<Arc<Node>>>,
+    graph: Weak<Graph>,
+}
+
+impl Node {
+    /// What it waits for.
+    pub(crate) fn after(&self) -> Vec<Arc<Node>> {
+        self.after.lock().clone()
+    }
+}
+
+/// A graph.
+#[derive(Default)]
+pub(crate) struct Graph {
+    nodes: Mutex<Vec<Arc<Node>>>,
+}
+
+impl Graph {
+    /// Adds a node that waits for `after`.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        driver: &Driver,
+        work: Work,
+        after: Vec<Arc<Node>>,
+    ) -> Arc<Node> {
+        let node = Arc::new(Node {
+            work: Mutex::new(work),
+            after: Mutex::new(after),
+            graph: Arc::downgrade(self),
+        });
+        self.nodes.lock().push(Arc::clone(&node));
+        driver.graph_nodes.add::<c_void>(Arc::clone(&node));
+        node
+    }
+
+    /// Takes it away with its nodes.
+    pub(crate) fn destroy(self: &Arc<Self>, driver: &Driver) {
+        driver.graphs.remove::<c_void>(handle_of(self));
+        for node in self.nodes.lock().drain(..) {
+            node.after.lock().clear();
+            driver.graph_nodes.remove::<c_void>(handle_of(&node));
+        }
+    }
+
+    /// The nodes in an order in which each comes after what it waits for; `None`: there is a cycle.
+    fn in_order(&self) -> Option<Vec<Arc<Node>>> {
+        let nodes = self.nodes.lock().clone();
+        let address = |node: &Arc<Node>| Arc::as_ptr(node) as usize;
+        let mut open: HashMap<usize, usize> = nodes
+            .iter()
+            .map(|node| (address(node), node.after.lock().len()))
+            .collect();
+        let mut order: Vec<Arc<Node>> = Vec::new();
+        while order.len() < nodes.len() {
+            let ready: Vec<Arc<Node>> = nodes
+                .iter()
+                .filter(|node| open.get(&address(node)) == Some(&0))
+                .cloned()
+                .collect();
+            if ready.is_empty() {
+                return None;
+            }
+            for node in &ready {
+                open.remove(&address(node));
+                for other in &nodes {
+                    let waits = other
+                        .after
+                        .lock()
+                        .iter()
+                        .filter(|it| Arc::ptr_eq(it, node))
+                        .count();
+                    if let Some(count) = open.get_mut(&address(other)) {
+                        *count -= waits;
+                    }
+                }
+            }
+            order.extend(ready);
+        }
+        Some(order)
+    }
+
+    fn works(&self) -> Option<Vec<Work>> {
+        let order = self.in_order()?;
+        Some(order.iter().map(|node| node.work.lock().clone()).collect())
+    }
+}
+
+/// A node in an executable graph.
+struct Step {
+    /// Address of the node that it comes from.
+    node: usize,
+    work: Work,
+}
+
+/// An executable graph.
+pub(crate) struct Exec {
+    steps: Mutex<Vec<Step>>,
+}
+
+fn find(handle: CUgraph) -> Answer<Arc<Graph>> {
+    driver()?.graphs.find(handle).ok_or(INVALID_VALUE)
+}
+
+fn find_node(handle: CUgraphNode) -> Answer<Arc<Node>> {
+    driver()?.graph_nodes.find(handle).ok_or(INVALID_VALUE)
+}
+
+fn find_exec(handle: CUgraphExec) -> Answer<Arc<Exec>> {
+    driver()?.graph_execs.find(handle).ok_or(INVALID_VALUE)
+}
+
+fn create(out: *mut CUgraph, flags: c_uint) -> Answer {
+    let out = Out::claim(out)?;
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    out.write(driver()?.graphs.add(Arc::new(Graph::default())));
+    Ok(())
+}
+
+fn destroy(handle: CUgraph) -> Answer {
+    find(handle)?.destroy(driver()?);
+    Ok(())
+}
+
+fn clone(out: *mut CUgraph, original: CUgraph) -> Answer {
+    let out = Out::claim(out)?;
+    let driver = driver()?;
+    let original = find(original)?;
+    let order = original.in_order().ok_or(INVALID_VALUE)?;
+    let copy = Arc::new(Graph::default());
+    let mut twins: HashMap<usize, Arc<Node>> = HashMap::new();
+    for node in order {
+        let after = node.after();
+        let after = after
+            .iter()
+            .filter_map(|it| twins.get(&(Arc::as_ptr(it) as usize)).cloned())
+            .collect();
+        let twin = copy.add(driver, node.work.lock().clone(), after);
+        twins.insert(Arc::as_ptr(&node) as usize, twin);
+    }
+    out.write(driver.graphs.add(copy));
+    Ok(())
+}
+
+/// The nodes that a new one is to wait for; each must be of the same graph.
+fn dependencies(
+    graph: &Arc<Graph>,
+    list: *const CUgraphNode,
+    count: usize,
+) -> Answer<Vec<Arc<Node>>> {
+    (0..count)
+        .map(|index| {
+            let node = find_node(take(list.wrapping_add(index))?)?;
+            let is_own = node
+                .graph
+                .upgrade()
+                .is_some_and(|own| Arc::ptr_eq(&own, graph));
+            if is_own { Ok(node) } else { Err(INVALID_VALUE) }
+        })
+        .collect()
+}
+
+fn add(
+    out: *mut CUgraphNode,
+    graph: CUgraph,
+    list: *const CUgraphNode,
+    count: usize,
+    work: impl FnOnce() -> Answer<Work>,
+) -> Answer {
+    let out = Out::claim(out)?;
+    let graph = find(graph)?;
+    let after = dependencies(&graph, list, count)?;
+    let node = graph.add(driver()?, work()?, after);
+    out.write(handle_of(&node));
+    Ok(())
+}
+
+/// The later interface's parameters from the first one's.
+fn widened(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
+    let params = take(params)?;
+    Ok(CUDA_KERNEL_NODE_PARAMS {
+        func: params.func,
+        gridDimX: params.gridDimX,
+        gridDimY: params.gridDimY,
+        gridDimZ: params.gridDimZ,
+        blockDimX: params.blockDimX,
+        blockDimY: params.blockDimY,
+        blockDimZ: params.blockDimZ,
+        sharedMemBytes: params.sharedMemBytes,
+        kernelParams: params.kernelParams,
+        extra: params.extra,
+        kern: std::ptr::null_mut(),
+        ctx: std::ptr::null_mut(),
+    })
+}
+
+fn kernel(params: &CUDA_KERNEL_NODE_PARAMS) -> Answer<Work> {
+    let function = if params.func.is_null() {
+        params.kern as CUfunction
+    } else {
+        params.func
+    };
+    let shape = Shape {
+        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
+        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
+        shared: params.sharedMemBytes,
+    };
+    let context = crate::context::find_or_current(params.ctx)?;
+    Kernel::new(
+        driver()?,
+        function,
+        context.device,
+        shape,
+        params.kernelParams,
+        params.extra,
+    )
+    .map(Work::Kernel)
+}
+
+fn fill_work(params: *const CUDA_MEMSET_NODE_PARAMS) -> Answer<Work> {
+    let (duration_ns, action) = fill::prepared(&take(params)?)?;
+    Ok(Work::Fill(duration_ns, action))
+}
+
+fn copy_work(params: *const CUDA_MEMCPY3D) -> Answer<Work> {
+    let (duration_ns, action) = copy::prepared(&take(params)?)?;
+    Ok(Work::Copy(duration_ns, action))
+}
+
+fn host_work(params: *const CUDA_HOST_NODE_PARAMS) -> Answer<Work> {
+    let params = take(params)?;
+    Ok(Work::Host(HostCall {
+        function: params.fn_.ok_or(INVALID_VALUE)?,
+        argument: params.userData,
+    }))
+}
+
+fn child_work(graph: CUgraph) -> Answer<Work> {
+    let works = find(graph)?.works().ok_or(INVALID_VALUE)?;
+    Ok(Work::Child(Arc::new(works)))
+}
+
+/// Writes a list as the API does: the count alone where there is no place, else as many as fit.
+fn list(nodes: &[Arc<Node>], out: *mut CUgraphNode, count: *mut usize) -> Answer {
+    let room = Out::claim(count)?;
+    if out.is_null() {
+        room.write(nodes.len());
+        return Ok(());
+    }
+    let asked = take(count)?;
+    for index in 0..asked {
+        let handle = nodes.get(index).map_or(std::ptr::null_mut(), handle_of);
+        put(out.wrapping_add(index), handle)?;
+    }
+    room.write(asked.min(nodes.len()));
+    Ok(())
+}
+
+fn all_nodes(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) -> Answer {
+    let nodes = find(graph)?.nodes.lock().clone();
+    list(&nodes, out, count)
+}
+
+fn roots(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) -> Answer {
+    let nodes = find(graph)?.nodes.lock().clone();
+    let roots: Vec<_> = nodes
+        .into_iter()
+        .filter(|node| node.after.lock().is_empty())
+        .collect();
+    list(&roots, out, count)
+}
+
+fn edges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    count: *mut usize,
+) -> Answer {
+    let nodes = find(graph)?.nodes.lock().clone();
+    let (mut begins, mut ends) = (Vec::new(), Vec::new());
+    for node in &nodes {
+        for before in node.after() {
+            begins.push(before);
+            ends.push(Arc::clone(node));
+        }
+    }
+    if from.is_null() != to.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    if !from.is_null() {
+        let asked = take(count)?;
+        list(&begins, from, count)?;
+        put(count, asked)?;
+    }
+    list(&ends, to, count)
+}
+
+fn node_kind(node: CUgraphNode, out: *mut CUgraphNodeType) -> Answer {
+    let kind = find_node(node)?.work.lock().kind();
+    put(out, kind)
+}
+
+fn node_dependencies(node: CUgraphNode, out: *mut CUgraphNode, count: *mut usize) -> Answer {
+    list(&find_node(node)?.after(), out, count)
+}
+
+fn add_dependencies(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Answer {
+    let graph = find(graph)?;
+    let from = dependencies(&graph, from, count)?;
+    let to = dependencies(&graph, to, count)?;
+    let is_known = from
+        .iter()
+        .zip(&to)
+        .any(|(from, to)| to.after.lock().iter().any(|it| Arc::ptr_eq(it, from)));
+    if is_known {
+        return Err(INVALID_VALUE);
+    }
+    for (from, to) in from.into_iter().zip(to) {
+        to.after.lock().push(from);
+    }
+    Ok(())
+}
+
+fn kernel_params(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS) -> Answer {
+    let node = find_node(node)?;
+    let work = node.work.lock();
+    let Work::Kernel(kernel) = &*work else {
+        return Err(INVALID_VALUE);
+    };
+    put(out, kernel.params())
+}
+
+fn kernel_params_v1(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> Answer {
+    let mut wide = CUDA_KERNEL_NODE_PARAMS {
+        func: std::ptr::null_mut(),
+        gridDimX: 0,
+        gridDimY: 0,
+        gridDimZ: 0,
+        blockDimX: 0,
+        blockDimY: 0,
+        blockDimZ: 0,
+        sharedMemBytes: 0,
+        kernelParams: std::ptr::null_mut(),
+        extra: std::ptr::null_mut(),
+        kern: std::ptr::null_mut(),
+        ctx: std::ptr::null_mut(),
+    };
+    kernel_params(node, &mut wide)?;
+    put(
+        out,
+        CUDA_KERNEL_NODE_PARAMS_v1 {
+            func: wide.func,
+            gridDimX: wide.gridDimX,
+            gridDimY: wide.gridDimY,
+            gridDimZ: wide.gridDimZ,
+            blockDimX: wide.blockDimX,
+            blockDimY: wide.blockDimY,
+            blockDimZ: wide.blockDimZ,
+            sharedMemBytes: wide.sharedMemBytes,
+            kernelParams: wide.kernelParams,
+            extra: wide.extra,
+        },
+    )
+}
+
+fn set_kernel_params(node: CUgraphNode, params: &CUDA_KERNEL_NODE_PARAMS) -> Answer {
+    let node = find_node(node)?;
+    let new = kernel(params)?;
+    let mut work = node.work.lock();
+    if !matches!(*work, Work::Kernel(_)) {
+        return Err(INVALID_VALUE);
+    }
+    *work = new;
+    Ok(())
+}
+
+fn set_exec_kernel_params(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: &CUDA_KERNEL_NODE_PARAMS,
+) -> Answer {
+    let exec = find_exec(exec)?;
+    let new = kernel(params)?;
+    let mut steps = exec.steps.lock();
+    let step = steps.iter_mut().find(|step| step.node == node as usize);
+    let step = step.ok_or(INVALID_VALUE)?;
+    if !matches!(step.work, Work::Kernel(_)) {
+        return Err(INVALID_VALUE);
+    }
+    step.work = new;
+    Ok(())
+}
+
+/// Flags of an instantiation that are known; they change nothing here.
+const KNOWN_FLAGS: u64 = 1 | 2 | 8;
+
+fn steps(graph: &Graph) -> Option<Vec<Step>> {
+    let order = graph.in_order()?;
+    Some(
+        order
+            .iter()
+            .map(|node| Step {
+                node: Arc::as_ptr(node) as usize,
+                work: node.work.lock().clone(),
+            })
+            .collect(),
+    )
+}
+
+fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
+    let out = Out::claim(out)?;
+    let graph = find(graph)?;
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let steps = steps(&graph).ok_or(INVALID_VALUE)?;
+    let exec = Exec {
+        steps: Mutex::new(steps),
+    };
+    out.write(driver()?.graph_execs.add(Arc::new(exec)));
+    Ok(())
+}
+
+fn instantiate_with_params(
+    out: *mut CUgraphExec,
+    graph: CUgraph,
+    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> Answer {
+    let mut asked = take(params)?;
+    let done = instantiate(out, graph, asked.flags);
+    asked.hErrNode_out = std::ptr::null_mut();
+    asked.result_out = match done {
+        Ok(()) => CUgraphInstantiateResult_enum::CUDA_GRAPH_INSTANTIATE_SUCCESS,
+        Err(_) => CUgraphInstantiateResult_enum::CUDA_GRAPH_INSTANTIATE_ERROR,
+    };
+    put(params, asked)?;
+    done
+}
+
+fn destroy_exec(exec: CUgraphExec) -> Answer {
+    let gone = driver()?.graph_execs.remove(exec);
+    gone.map(drop).ok_or(INVALID_VALUE)
+}
+
+fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
+    let driver = driver()?;
+    let exec = find_exec(exec)?;
+    let stream = stream::find::<F>(given)?;
+    let works: Vec<Work> = exec
+        .steps
+        .lock()
+        .iter()
+        .map(|step| step.work.clone())
+        .collect();
+    if stream.is_capturing() {
+        return capture::add(driver, &stream, Work::Child(Arc::new(works)));
+    }
+    works.iter().try_for_each(|work| work.run(driver, &stream))
+}
+
+fn upload<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
+    find_exec(exec)?;
+    stream::find::<F>(given).map(drop)
+}
+
+/// Replaces what every node does by what `by` says, if the two have the same form.
+fn update(exec: CUgraphExec, by: CUgraph) -> Answer<(CUgraphExecUpdateResult, usize)> {
+    let exec = find_exec(exec)?;
+    let new = steps(&*find(by)?).ok_or(INVALID_VALUE)?;
+    let mut old = exec.steps.lock();
+    if old.len() != new.len() {
+        let changed = CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        return Ok((changed, 0));
+    }
+    let differing = old
+        .iter()
+        .zip(&new)
+        .find(|(old, new)| old.work.kind() != new.work.kind());
+    if let Some((_, new)) = differing {
+        let changed = CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        return Ok((changed, new.node));
+    }
+    for (old, new) in old.iter_mut().zip(new) {
+        old.work = new.work;
+    }
+    Ok((
+        CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_SUCCESS,
+        0,
+    ))
+}
+
+fn told(result: CUgraphExecUpdateResult) -> Answer {
+    if result == CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_SUCCESS {
+        Ok(())
+    } else {
+        Err(CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
+    }
+}
+
+fn update_v1(
+    exec: CUgraphExec,
+    by: CUgraph,
+    node: *mut CUgraphNode,
+    out: *mut CUgraphExecUpdateResult,
+) -> Answer {
+    let (result, at) = update(exec, by)?;
+    put(out, result)?;
+    if !node.is_null() {
+        put(node, at as CUgraphNode)?;
+    }
+    told(result)
+}
+
+fn update_v2(exec: CUgraphExec, by: CUgraph, out: *mut CUgraphExecUpdateResultInfo) -> Answer {
+    let (result, at) = update(exec, by)?;
+    put(
+        out,
+        CUgraphExecUpdateResultInfo {
+            result,
+            errorNode: at as CUgraphNode,
+            errorFromNode: std::ptr::null_mut(),
+        },
+    )?;
+    told(result)
+}
+
+fn event_node(event: CUevent, work: fn(Arc<Event>) -> Work) -> Answer<Work> {
+    event::find(event).map(work)
+}
+
+driver! {
+    cuGraphCreate(ph_graph: *mut CUgraph, flags: c_uint) => create;
+    cuGraphDestroy(h_graph: CUgraph) => destroy;
+    cuGraphClone(ph_graph_clone: *mut CUgraph, original_graph: CUgraph) => clone;
+    cuGraphAddKernelNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1) => |out, graph, list, count, params| add(out, graph, list, count, || kernel(&widened(params)?));
+    cuGraphAddKernelNode_v2(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS) => |out, graph, list, count, params| add(out, graph, list, count, || kernel(&take(params)?));
+    cuGraphAddMemcpyNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext) => |out, graph, list, count, params, _| add(out, graph, list, count, || copy_work(params));
+    cuGraphAddMemsetNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) => |out, graph, list, count, params, _| add(out, graph, list, count, || fill_work(params));
+    cuGraphAddHostNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_HOST_NODE_PARAMS) => |out, graph, list, count, params| add(out, graph, list, count, || host_work(params));
+    cuGraphAddChildGraphNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, child_graph: CUgraph) => |out, graph, list, count, child| add(out, graph, list, count, || child_work(child));
+    cuGraphAddEmptyNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize) => |out, graph, list, count| add(out, graph, list, count, || Ok(Work::Empty));
+    cuGraphAddEventRecordNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent) => |out, graph, list, count, event| add(out, graph, list, count, || event_node(event, Work::Record));
+    cuGraphAddEventWaitNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent) => |out, graph, list, count, event| add(out, graph, list, count, || event_node(event, Work::Wait));
+    cuGraphGetNodes(h_graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize) => all_nodes;
+    cuGraphGetRootNodes(h_graph: CUgraph, root_nodes: *mut CUgraphNode, num_root_nodes: *mut usize) => roots;
+    cuGraphGetEdges(h_graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, num_edges: *mut usize) => edges;
+    cuGraphNodeGetType(h_node: CUgraphNode, type_: *mut CUgraphNodeType) => node_kind;
+    cuGraphNodeGetDependencies(h_node: CUgraphNode, dependencies: *mut CUgraphNode, num_dependencies: *mut usize) => node_dependencies;
+    cuGraphAddDependencies(h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize) => add_dependencies;
+    cuGraphKernelNodeGetParams(h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v1) => kernel_params_v1;
+    cuGraphKernelNodeGetParams_v2(h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS) => kernel_params;
+    cuGraphKernelNodeSetParams(h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1) => |node, params| set_kernel_params(node, &widened(params)?);
+    cuGraphKernelNodeSetParams_v2(h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS) => |node, params| set_kernel_params(node, &take(params)?);
+    cuGraphInstantiate(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize) => |out, graph, _, _, _| instantiate(out, graph, 0);
+    cuGraphInstantiate_v2(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize) => |out, graph, _, _, _| instantiate(out, graph, 0);
+    cuGraphInstantiateWithFlags(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: c_ulonglong) => instantiate;
+    cuGraphInstantiateWithParams(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiate_with_params;
+    cuGraphInstantiateWithParams_ptsz(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiate_with_params;
+    cuGraphExecDestroy(h_graph_exec: CUgraphExec) => destroy_exec;
+    cuGraphExecKernelNodeSetParams(h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1) => |exec, node, params| set_exec_kernel_params(exec, node, &widened(params)?);
+    cuGraphExecKernelNodeSetParams_v2(h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS) => |exec, node, params| set_exec_kernel_params(exec, node, &take(params)?);
+    cuGraphExecUpdate(h_graph_exec: CUgraphExec, h_graph: CUgraph, h_error_node_out: *mut CUgraphNode, update_result_out: *mut CUgraphExecUpdateResult) => update_v1;
+    cuGraphExecUpdate_v2(h_graph_exec: CUgraphExec, h_graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo) => update_v2;
+    cuGraphLaunch(h_graph: CUgraphExec, h_stream: CUstream) => launch::<Plain>;
+    cuGraphLaunch_ptsz(h_graph: CUgraphExec, h_stream: CUstream) => launch::<PerThread>;
+    cuGraphUpload(h_graph: CUgraphExec, h_stream: CUstream) => upload::<Plain>;
+    cuGraphUpload_ptsz(h_graph: CUgraphExec, h_stream: CUstream) => upload::<PerThread>;
+}
