@@ -47,7 +47,7 @@ fn waits(compute: &Value) -> bool {
     number(compute, "waiting") > 0
 }
 
-// C56, C60, C66
+// C56, C59, C72
 #[test]
 fn saturating_tenants_get_their_weights_whatever_the_length_of_their_kernels() {
     let _alone = support::alone();
@@ -94,7 +94,7 @@ fn an_idle_neighbour_costs_a_busy_tenant_nothing() {
     assert!(got[0] >= 0.9, "{got:?}");
 }
 
-// C58
+// C57
 #[test]
 fn a_ceiling_holds_also_for_one_who_is_alone() {
     let _alone = support::alone();
@@ -117,7 +117,7 @@ fn alone_nothing_is_tracked() {
     assert_eq!(number(&compute, "used_ns"), 0);
 }
 
-// C62, C63
+// C63, C69
 #[test]
 fn every_form_of_launch_waits_for_its_turn_and_is_counted() {
     let _alone = support::alone();
@@ -227,7 +227,7 @@ fn a_guarantee_too_many_is_refused_with_what_is_free_and_who_holds_the_rest() {
     }
 }
 
-// C70, R1
+// C77, R1
 #[test]
 fn launches_go_on_without_a_daemon_and_shares_come_back_with_the_next() {
     let _alone = support::alone();
@@ -260,7 +260,7 @@ fn launches_go_on_without_a_daemon_and_shares_come_back_with_the_next() {
     assert!((share - 0.75).abs() <= 0.06, "{got:?}");
 }
 
-// C71, C72
+// C73
 #[test]
 fn a_tenant_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
     let _alone = support::alone();
@@ -289,7 +289,7 @@ fn a_tenant_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
     });
 }
 
-// C57, C74
+// C59
 #[test]
 fn long_kernels_and_floods_of_short_ones_take_no_more_than_their_share() {
     let _alone = support::alone();
@@ -305,6 +305,7 @@ fn long_kernels_and_floods_of_short_ones_take_no_more_than_their_share() {
     assert!((share - 0.5).abs() <= 0.12, "{got:?}");
 }
 
+// C61, C71
 #[test]
 fn a_tenant_on_two_devices_at_once_is_never_held() {
     let _alone = support::alone();
@@ -337,4 +338,188 @@ fn a_tenant_on_two_devices_at_once_is_never_held() {
         assert_eq!(number(&part.answer("work-for", BOUND), "rc"), 0);
     }
     assert_eq!(number(&other.answer("work-for", BOUND), "rc"), 0);
+}
+
+// C67
+#[test]
+fn a_capture_is_not_held_and_no_call_of_ours_comes_into_it() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut program = node.stepper_with("web", &[]);
+    program.ok("work-launch cuLaunchKernel 1000 1");
+    program.ok("work-wait");
+    for mode in [0, 1, 2] {
+        let (is_done, text) = node.sluice(&["pause", "web"]);
+        assert!(is_done, "{text}");
+        // Held launches would make this wait for the resumption below.
+        let step = format!("work-capture {mode} 100000 50");
+        let captured = program.ok(&step);
+        assert_eq!(number(&captured, "nodes"), 50, "mode {mode}");
+        assert!(!waits(&node.compute("web")));
+        let (is_done, text) = node.sluice(&["resume", "web"]);
+        assert!(is_done, "{text}");
+    }
+    // The same beside a tenant that never rests: nothing of ours breaks it.
+    let mut other = node.stepper_with("other", &[]);
+    other.begin("work-for 2000 1000000 10");
+    program.begin("work-for 1500 100000 5");
+    assert_eq!(number(&program.answer("work-for", BOUND), "rc"), 0);
+    for mode in [0, 1, 2] {
+        let captured = program.ok(&format!("work-capture {mode} 100000 50"));
+        assert_eq!(number(&captured, "nodes"), 50, "mode {mode}");
+        program.ok("work-graph cuGraphLaunch 2");
+        program.ok("work-wait");
+    }
+    assert_eq!(number(&other.answer("work-for", BOUND), "rc"), 0);
+}
+
+#[test]
+fn a_graph_s_launch_waits_for_its_turn_and_is_counted() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut program = node.stepper_with("web", &[]);
+    program.ok("work-capture 2 100000 10");
+    for (index, symbol) in ["cuGraphLaunch", "cuGraphLaunch_ptsz"].iter().enumerate() {
+        let (is_done, text) = node.sluice(&["pause", "web"]);
+        assert!(is_done, "{text}");
+        let step = format!("work-graph {symbol} 1");
+        program.begin(&step);
+        eventually(&format!("{symbol} waits"), BOUND, || {
+            waits(&node.compute("web")).then_some(())
+        });
+        let (is_done, text) = node.sluice(&["resume", "web"]);
+        assert!(is_done, "{text}");
+        assert_eq!(number(&program.answer(&step, BOUND), "rc"), 0, "{symbol}");
+        program.ok("work-wait");
+        assert_eq!(number(&node.compute("web"), "held"), index as i64 + 1);
+    }
+}
+
+// C60
+#[test]
+fn graphs_are_charged_by_what_they_take() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut graphs = node.stepper_with("graphs", &["--weight", "200"]);
+    let mut plain = node.stepper_with("plain", &["--weight", "800"]);
+    // 20 ms each.
+    graphs.ok("work-capture 2 100000 200");
+    graphs.begin("work-graph-for 4500");
+    plain.begin("work-for 4500 1000000 20");
+    std::thread::sleep(Duration::from_secs(1));
+    let before = [node.busy(graphs.pid()), node.busy(plain.pid())];
+    std::thread::sleep(Duration::from_secs(3));
+    let after = [node.busy(graphs.pid()), node.busy(plain.pid())];
+    assert_eq!(number(&graphs.answer("work-graph-for", BOUND), "rc"), 0);
+    assert_eq!(number(&plain.answer("work-for", BOUND), "rc"), 0);
+    let got = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
+    let share = got[0] / (got[0] + got[1]);
+    assert!((share - 0.2).abs() <= 0.06, "{got:?}");
+}
+
+// C65
+#[test]
+fn a_loop_that_needs_less_than_its_share_keeps_its_rate() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut looping = node.stepper_with("looping", &["--compute", "50%"]);
+    let mut other = node.stepper_with("other", &["--compute", "50%", "--class", "batch"]);
+    let alone = number(
+        &looping.step_within("work-loop 1500 200000 4000", BOUND),
+        "rounds",
+    );
+    other.begin("work-for 2500 500000 10");
+    std::thread::sleep(Duration::from_millis(500));
+    let beside = number(
+        &looping.step_within("work-loop 1500 200000 4000", BOUND),
+        "rounds",
+    );
+    assert_eq!(number(&other.answer("work-for", BOUND), "rc"), 0);
+    // It may have to wait for what runs: twice its own time at most, with margins.
+    assert!(
+        beside * 3 >= alone,
+        "{beside} rounds beside a neighbour, {alone} alone"
+    );
+}
+
+// C66
+#[test]
+fn a_share_is_the_container_s_whatever_the_number_of_its_processes() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let tenant = node.tenant("many", "1GiB");
+    let mut many: Vec<Stepper> = (0..3).map(|_| tenant.ready_stepper()).collect();
+    let mut one = node.stepper_with("one", &["--weight", "100"]);
+    for program in &mut many {
+        program.begin("work-for 3500 1000000 10");
+    }
+    one.begin("work-for 3500 1000000 10");
+    std::thread::sleep(Duration::from_secs(1));
+    let of_many = |many: &[Stepper]| -> Duration {
+        many.iter().map(|program| node.busy(program.pid())).sum()
+    };
+    let before = (of_many(&many), node.busy(one.pid()));
+    std::thread::sleep(Duration::from_secs(2));
+    let after = (of_many(&many), node.busy(one.pid()));
+    for program in &mut many {
+        assert_eq!(number(&program.answer("work-for", BOUND), "rc"), 0);
+    }
+    assert_eq!(number(&one.answer("work-for", BOUND), "rc"), 0);
+    let (many, one) = (
+        (after.0 - before.0).as_secs_f64(),
+        (after.1 - before.1).as_secs_f64(),
+    );
+    let share = one / (one + many);
+    assert!(
+        (share - 0.5).abs() <= 0.08,
+        "one process got {share:.2} beside three"
+    );
+}
+
+// C70
+#[test]
+fn while_a_launch_is_held_every_other_call_goes_on() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut program = node.stepper_with("web", &[]);
+    program.ok("work-launch cuLaunchKernel 1000 1");
+    program.ok("work-wait");
+    let (is_done, text) = node.sluice(&["pause", "web"]);
+    assert!(is_done, "{text}");
+    program.ok("work-beside 1000");
+    eventually("the launch is held", BOUND, || {
+        waits(&node.compute("web")).then_some(())
+    });
+    // None of these may wait for the other thread, which nobody lets go.
+    for step in [
+        "alloc a 1MiB",
+        "fill a 7 4096",
+        "read a",
+        "info",
+        "synchronize",
+        "free a",
+    ] {
+        program.ok(step);
+        assert!(waits(&node.compute("web")), "after {step}");
+    }
+    let (is_done, text) = node.sluice(&["resume", "web"]);
+    assert!(is_done, "{text}");
+    program.ok("work-join");
+}
+
+// C75
+#[test]
+fn a_tenant_starts_though_another_saturates_the_device_or_is_stopped() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut first = node.stepper_with("first", &[]);
+    first.begin("work-for 60000 2000000 10");
+    for round in 0..2 {
+        let mut second = node.stepper_with(&format!("second-{round}"), &[]);
+        second.ok("alloc a 64MiB");
+        second.ok("work-launch cuLaunchKernel 100000 10");
+        second.ok("work-wait");
+        support::signal(first.pid(), libc::SIGSTOP);
+    }
+    support::signal(first.pid(), libc::SIGKILL);
 }

@@ -78,6 +78,8 @@ pub struct Settings {
     pub grace: Nanos,
     /// The same for one whose gaps are usually longer: time for what follows at once.
     pub short_grace: Nanos,
+    /// Shortest turn that is ended early for somebody who comes back.
+    pub least_turn: Nanos,
     /// A turn that its holder does not take up within this is over: a thread that is to wake up does so
     /// in much less, unless it is stopped.
     pub no_show: Nanos,
@@ -102,6 +104,7 @@ impl Default for Settings {
             batch_slice: 20 * MILLISECOND,
             grace: 300 * MICROSECOND,
             short_grace: 150 * MICROSECOND,
+            least_turn: MILLISECOND,
             no_show: 2 * MILLISECOND,
             longest_pass_over: 1_000 * MILLISECOND,
             calm: 50 * MILLISECOND,
@@ -326,8 +329,12 @@ impl Arbiter {
                 // Idling earns at most one slice. A short gap is no idling: what it is owed stays owed.
                 let credit = VirtualTime::of(settings.slice, client.terms.weight);
                 client.virtual_time = client.virtual_time.max(fair.minus(credit));
+                self.cut_in(id);
             }
         }
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
         if was_active && !client.is_active() {
             client.quiet_since = now;
         }
@@ -335,6 +342,33 @@ impl Arbiter {
             self.settle(id);
         }
         self.decide();
+    }
+
+    /// Whoever comes back and has had less than it is entitled to of the last second does not wait for the
+    /// end of another's turn: that ends now, or when it has lasted for [`Settings::least_turn`].
+    fn cut_in(&mut self, id: ClientId) {
+        let Some(turn) = self.turn.filter(|turn| turn.holder != id) else {
+            return;
+        };
+        let is_entitled = |id: ClientId| {
+            let client = self.clients.get(&id);
+            client.is_some_and(|client| client.meter.permille() * 10 < self.entitlement(client) * 9)
+        };
+        if is_entitled(id) && !is_entitled(turn.holder) {
+            let soonest = turn.begin + self.settings.least_turn;
+            self.turn = Some(Turn {
+                until: turn.until.min(soonest.max(self.now)),
+                ..turn
+            });
+        }
+    }
+
+    /// What a client may expect of the device while all who have work want it, in permille.
+    fn entitlement(&self, client: &Client) -> u32 {
+        let active = self.clients.values().filter(|other| other.is_active());
+        let weights: u64 = active.map(|other| u64::from(other.terms.weight)).sum();
+        let by_weight = u64::from(client.terms.weight) * 1000 / weights.max(1);
+        (by_weight.min(1000) as u32).max(client.terms.guarantee_permille)
     }
 
     /// Brings the charge of what `id` had running after its turn to what that was predicted to take, at

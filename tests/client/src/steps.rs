@@ -28,6 +28,8 @@ pub(crate) struct Stepper {
     pub(crate) hammer: Option<races::Hammer>,
     /// Steppers started by this one.
     pub(crate) children: HashMap<String, Child>,
+    /// A thread that launches.
+    pub(crate) beside: Option<std::thread::JoinHandle<Option<i32>>>,
     kernel: u64,
 }
 
@@ -42,6 +44,7 @@ impl Stepper {
             context: 0,
             hammer: None,
             children: HashMap::new(),
+            beside: None,
             kernel: 0,
         }
     }

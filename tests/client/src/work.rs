@@ -14,6 +14,51 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         ["work-for", ms, ns, ahead_ms] => {
             work(stepper, number(ms)?, number(ns)?, number(ahead_ms)?)
         }
+        // Captures so many kernels into a graph, in this mode (0 global, 1 local, 2 relaxed).
+        ["work-capture", mode, ns, count] => {
+            capture(stepper, number(mode)?, number(ns)?, number(count)?)
+        }
+        // Launches that graph so many times, by this symbol.
+        ["work-graph", symbol, count] => launch_graph(stepper, symbol, number(count)?),
+        // Launches it for so many milliseconds, two of them ahead.
+        ["work-graph-for", ms] => graphs(stepper, number(ms)?),
+        // Launches one kernel on a thread of its own, which may have to wait; and waits for that thread.
+        ["work-beside", ns] => {
+            let driver = stepper.driver()?;
+            let (kernel, context, ns) = (stepper.kernel(&driver)?, stepper.context, number(ns)?);
+            let thread = std::thread::spawn(move || {
+                driver.call("cuCtxSetCurrent", &[context]);
+                let mut ns = ns;
+                let mut parameters = [&raw mut ns as u64];
+                let parameters = &raw mut parameters as u64;
+                let words = [kernel, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0];
+                driver.call("cuLaunchKernel", &words)
+            });
+            stepper.beside = Some(thread);
+            Ok(Answer::code(Some(0)))
+        }
+        ["work-join"] => {
+            let thread = stepper.beside.take().ok_or("nothing runs beside")?;
+            let code = thread.join().map_err(|_| "the thread panicked")?;
+            Ok(Answer::code(code))
+        }
+        // A loop that launches, waits and rests, for so many milliseconds.
+        ["work-loop", ms, ns, rest_us] => {
+            let driver = stepper.driver()?;
+            let (begin, mut rounds) = (Instant::now(), 0u64);
+            let (ms, ns) = (number(ms)?, number(ns)?);
+            let rest = Duration::from_micros(number(rest_us)?);
+            while begin.elapsed() < Duration::from_millis(ms) {
+                let answer = launch(stepper, "cuLaunchKernel", ns, 1)?;
+                let code = driver.call("cuCtxSynchronize", &[]);
+                if code != Some(0) {
+                    return Ok(answer);
+                }
+                rounds += 1;
+                std::thread::sleep(rest);
+            }
+            Ok(took(Answer::code(Some(0)).number("rounds", rounds), begin))
+        }
         ["work-wait"] => {
             let driver = stepper.driver()?;
             let begin = Instant::now();
@@ -82,6 +127,75 @@ fn launch(stepper: &mut Stepper, symbol: &str, ns: u64, count: u64) -> Result<An
         }
     }
     Ok(took(Answer::code(Some(0)), begin))
+}
+
+fn capture(stepper: &mut Stepper, mode: u64, ns: u64, count: u64) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let kernel = stepper.kernel(&driver)?;
+    let begin = Instant::now();
+    let (mut stream, mut graph, mut exec, mut nodes) = (0u64, 0u64, 0u64, 0u64);
+    // Not ordered with the legacy stream, which others may use meanwhile.
+    driver.call("cuStreamCreate", &[&raw mut stream as u64, 1]);
+    let mut ns = ns;
+    let mut parameters = [&raw mut ns as u64];
+    let parameters = &raw mut parameters as u64;
+    let mut code = driver.call("cuStreamBeginCapture_v2", &[stream, mode]);
+    for _ in 0..count {
+        if code == Some(0) {
+            let words = [kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0];
+            code = driver.call("cuLaunchKernel", &words);
+        }
+    }
+    let ended = driver.call("cuStreamEndCapture", &[stream, &raw mut graph as u64]);
+    if code == Some(0) {
+        code = ended;
+    }
+    if code == Some(0) {
+        driver.call("cuGraphGetNodes", &[graph, 0, &raw mut nodes as u64]);
+        let words = [&raw mut exec as u64, graph, 0];
+        code = driver.call("cuGraphInstantiateWithFlags", &words);
+    }
+    stepper.values.insert("graph".to_owned(), exec);
+    Ok(took(Answer::code(code).number("nodes", nodes), begin))
+}
+
+fn launch_graph(stepper: &mut Stepper, symbol: &str, count: u64) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let exec = stepper.value("graph")?;
+    let begin = Instant::now();
+    for _ in 0..count {
+        let code = driver.call(symbol, &[exec, 0]);
+        if code != Some(0) {
+            return Ok(took(Answer::code(code), begin));
+        }
+    }
+    Ok(took(Answer::code(Some(0)), begin))
+}
+
+fn graphs(stepper: &mut Stepper, ms: u64) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let exec = stepper.value("graph")?;
+    let mut events = [0u64; 2];
+    for event in &mut events {
+        driver.call("cuEventCreate", &[std::ptr::from_mut(event) as u64, 1]);
+    }
+    let (begin, mut launched) = (Instant::now(), 0usize);
+    while begin.elapsed() < Duration::from_millis(ms) {
+        let event = events[launched % 2];
+        // The one before the last must have ended: two at a time.
+        driver.call("cuEventSynchronize", &[event]);
+        let code = driver.call("cuGraphLaunch", &[exec, 0]);
+        if code != Some(0) {
+            return Ok(Answer::code(code));
+        }
+        driver.call("cuEventRecord", &[event, 0]);
+        launched += 1;
+    }
+    let code = driver.call("cuCtxSynchronize", &[]);
+    Ok(took(
+        Answer::code(code).number("launched", launched as u64),
+        begin,
+    ))
 }
 
 /// The parameter as the launches of before CUDA 4 take it.
