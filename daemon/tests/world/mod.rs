@@ -63,7 +63,12 @@ pub(crate) struct World {
     pub(crate) now: Nanos,
     pub(crate) busy: Nanos,
     pub(crate) switching: Nanos,
+    /// The last changes of who may submit.
+    changes: VecDeque<(Nanos, Vec<Lease>)>,
 }
+
+/// Changes that are shown of a world that failed.
+const SHOWN: usize = 40;
 
 impl World {
     /// A device with 2 ms slices and switches of 100 µs.
@@ -79,7 +84,36 @@ impl World {
             now: 0,
             busy: 0,
             switching: 0,
+            changes: VecDeque::new(),
         }
+    }
+
+    /// The last changes of leases, a line each: when, and for each client `o` open, `L` leased, `.` held.
+    pub(crate) fn timeline(&self) -> String {
+        let mut text = String::from("\n  time, ms  leases\n");
+        for (at, leases) in &self.changes {
+            let marks: String = leases
+                .iter()
+                .map(|lease| match lease {
+                    Lease::Open => 'o',
+                    Lease::Until(_) => 'L',
+                    Lease::Hold => '.',
+                })
+                .collect();
+            text += &format!("{:>10.3}  {marks}\n", *at as f64 / MS as f64);
+        }
+        text
+    }
+
+    fn note_leases(&mut self) {
+        let leases: Vec<Lease> = self.arbiter.leases().map(|(_, lease)| lease).collect();
+        if self.changes.back().is_some_and(|(_, last)| *last == leases) {
+            return;
+        }
+        if self.changes.len() == SHOWN {
+            self.changes.pop_front();
+        }
+        self.changes.push_back((self.now, leases));
     }
 
     /// Adds a client; most that it keeps in flight is `backlog`, but always two units.
@@ -107,6 +141,11 @@ impl World {
     /// GPU time that each client has had.
     pub(crate) fn served(&self) -> Vec<Nanos> {
         self.clients.iter().map(|client| client.served).collect()
+    }
+
+    /// What a client was charged.
+    pub(crate) fn charged(&self, client: usize) -> Nanos {
+        self.arbiter.charged(ClientId(client as u64))
     }
 
     /// Longest time that a client with work had none of the device.
@@ -139,8 +178,9 @@ impl World {
         let any_may = self.arbiter.leases().any(|(_, lease)| lease != Lease::Hold);
         assert!(
             !any_held || any_may || self.arbiter.next_decision().is_some(),
-            "somebody waits, nobody may, and nothing will change at {}",
-            self.now
+            "somebody waits, nobody may, and nothing will change at {}{}",
+            self.now,
+            self.timeline()
         );
         for (index, client) in self.clients.iter().enumerate() {
             if let Load::Requests { .. } = client.load {
@@ -298,6 +338,7 @@ impl World {
                 .set_in_flight(ClientId(index as u64), in_flight);
         }
         self.arbiter.advance(self.now);
+        self.note_leases();
     }
 }
 

@@ -738,7 +738,7 @@ fn map_one(driver: &Driver, info: &CUarrayMapInfo) -> Answer {
 /// apart, since it must not touch the array before.
 fn map<F: Flavour>(list: *mut CUarrayMapInfo, count: c_uint, given: CUstream) -> Answer {
     let driver = driver()?;
-    stream::find::<F>(given)?;
+    stream::find_for_now::<F>(given)?;
     for index in 0..count as usize {
         map_one(driver, &take(list.wrapping_add(index).cast_const())?)?;
     }

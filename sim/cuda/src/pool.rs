@@ -367,7 +367,7 @@ pub(crate) fn find(handle: CUmemoryPool) -> Answer<Arc<Pool>> {
 fn allocate_async<F: Flavour>(out: *mut CUdeviceptr, bytes: usize, given: CUstream) -> Answer {
     let out = Out::claim(out)?;
     let driver = driver()?;
-    let stream = stream::find::<F>(given)?;
+    let stream = stream::find_for_now::<F>(given)?;
     let device = &driver.devices[stream.context()?.device];
     let pool = current_pool(driver, device);
     out.write(pool.allocate(driver, &stream, bytes as u64)?);
@@ -381,14 +381,14 @@ fn allocate_from<F: Flavour>(
     given: CUstream,
 ) -> Answer {
     let out = Out::claim(out)?;
-    let stream = stream::find::<F>(given)?;
+    let stream = stream::find_for_now::<F>(given)?;
     out.write(find(pool)?.allocate(driver()?, &stream, bytes as u64)?);
     Ok(())
 }
 
 fn free_async<F: Flavour>(address: CUdeviceptr, given: CUstream) -> Answer {
     let driver = driver()?;
-    let stream = stream::find::<F>(given)?;
+    let stream = stream::find_for_now::<F>(given)?;
     // Memory of `cuMemAlloc` may be freed so, too.
     crate::memory::free_in_order(driver, &stream, address)
         .unwrap_or_else(|| free(driver, &stream, address))

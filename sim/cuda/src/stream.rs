@@ -304,6 +304,18 @@ pub(crate) fn find<F: Flavour>(handle: CUstream) -> Answer<Arc<Stream>> {
     }
 }
 
+/// As [`find`], for what cannot become a node of a graph.
+///
+/// # Errors
+/// 900 where the stream captures; the capture is then invalid.
+pub(crate) fn find_for_now<F: Flavour>(handle: CUstream) -> Answer<Arc<Stream>> {
+    let stream = find::<F>(handle)?;
+    if stream.is_capturing() {
+        return Err(capture::refuse(&stream));
+    }
+    Ok(stream)
+}
+
 thread_local! {
     /// The thread's own default stream in each context, by the context's number.
     static OWN: std::cell::RefCell<HashMap<u64, Arc<Stream>>> =
