@@ -1607,6 +1607,8 @@ fn shares_what_it_has() {
     let mut piece = 0;
     ok!(cuMemAllocFromPoolAsync(&mut piece, MIB, pool, null_mut()));
     ok!(cuMemsetD8_v2(piece, 3, MIB));
+    // A fill need not have been done when its call returns, and nothing orders it before another process.
+    ok!(cuCtxSynchronize());
     let mut data: CUmemPoolPtrExportData = unsafe { std::mem::zeroed() };
     ok!(cuMemPoolExportPointer(&mut data, piece));
     let mut pool_file: c_int = -1;
