@@ -407,10 +407,10 @@ fn release_primary(ordinal: CUdevice) -> Answer {
     }
 }
 
+/// Ends the context; whoever has retained it has still to release it, and may.
 fn reset_primary(ordinal: CUdevice) -> Answer {
     let driver = driver()?;
     let mut primary = driver.device(ordinal)?.primary.lock();
-    primary.retained = 0;
     primary.flags = 0;
     let context = primary.context.take();
     drop(primary);

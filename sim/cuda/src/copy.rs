@@ -257,6 +257,8 @@ fn later<F: Flavour>(ends: Ends, to: u64, from: u64, bytes: usize, stream: CUstr
 #[derive(Clone, Copy)]
 struct Grid {
     start: u64,
+    /// Where in its row a row of the copy begins.
+    indent: u64,
     pitch: u64,
     slice: u64,
 }
@@ -300,6 +302,7 @@ impl End {
             .ok_or(INVALID_VALUE)?;
         Ok(Side::Memory(Grid {
             start,
+            indent: x,
             pitch,
             slice,
         }))
@@ -307,9 +310,9 @@ impl End {
 }
 
 impl Side {
-    /// Whether rows of `width` bytes would overlap.
+    /// Whether rows of `width` bytes would run into the next ones.
     fn is_narrow(&self, width: u64) -> bool {
-        matches!(self, Self::Memory(grid) if grid.pitch < width)
+        matches!(self, Self::Memory(grid) if grid.pitch < grid.indent.saturating_add(width))
     }
 
     /// The bytes of one row.

@@ -420,6 +420,9 @@ fn create(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Answer {
     let out = Out::claim(out)?;
     let driver = driver()?;
     let asked = take(properties)?;
+    if asked.allocType.0 == 0 || asked.location.type_.0 == 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
     if asked.allocType != CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
