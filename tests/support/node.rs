@@ -24,6 +24,8 @@ pub struct Setup {
     pub overcommit: f64,
     /// Further arguments for the `gpu` process.
     pub gpu: Vec<&'static str>,
+    /// Which driver the daemon takes, as `sluice daemon --device` reads it.
+    pub driver: &'static str,
 }
 
 impl Default for Setup {
@@ -33,6 +35,7 @@ impl Default for Setup {
             memory: "8GiB",
             overcommit: 1.0,
             gpu: Vec::new(),
+            driver: "stand-in",
         }
     }
 }
@@ -130,6 +133,7 @@ impl Drop for StandIn {
 pub struct Node {
     /// The hardware.
     pub hardware: StandIn,
+    driver: &'static str,
     daemon: Option<Child>,
     variables: Vec<(String, String)>,
 }
@@ -147,6 +151,7 @@ impl Node {
         std::fs::write(hardware.folder().join("sluice.toml"), config).expect("a writable folder");
         let mut node = Self {
             hardware,
+            driver: setup.driver,
             daemon: None,
             variables: Vec::new(),
         };
@@ -181,7 +186,7 @@ impl Node {
         assert!(self.daemon.is_none(), "one daemon at a time");
         let mut command = Command::new(sluice());
         command
-            .args(["daemon", "--device", "stand-in", "--config"])
+            .args(["daemon", "--device", self.driver, "--config"])
             .arg(self.hardware.folder().join("sluice.toml"))
             .arg("--runtime-dir")
             .arg(self.folder())
