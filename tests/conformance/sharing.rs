@@ -54,6 +54,8 @@ fn make(t: &Checks, other: &mut UnixStream) {
     ok!(t, cuMemCreate(&mut physical, unit, &wanted, 0));
     let place = map(t, physical, unit);
     ok!(t, cuMemsetD8_v2(place, 9, unit));
+    // A fill may return before it is done, and the other process does not wait for it.
+    ok!(t, cuCtxSynchronize());
     ok!(
         t,
         cuMemExportToShareableHandle((&raw mut file).cast(), physical, FILE, 0)
@@ -106,6 +108,7 @@ fn open(t: &Checks, mut other: UnixStream) -> bool {
         && good(call!(t, cuMemcpyDtoH_v2(word.as_mut_ptr().cast(), at, 8)))
         && word[..] == pattern(8)
         && good(call!(t, cuMemsetD8_v2(at, 77, 1)))
+        && good(call!(t, cuCtxSynchronize()))
         // Memory of another is closed, not freed.
         && !good(call!(t, cuMemFree_v2(at)))
         && good(call!(t, cuIpcCloseMemHandle(at)))
@@ -139,6 +142,7 @@ fn open(t: &Checks, mut other: UnixStream) -> bool {
         ))
         && word == [9; 8]
         && good(call!(t, cuMemsetD8_v2(place, 78, 1)))
+        && good(call!(t, cuCtxSynchronize()))
         && good(call!(t, cuMemUnmap(place, unit)))
         && good(call!(t, cuMemRelease(physical)))
         && other.write_all(&[1]).is_ok()

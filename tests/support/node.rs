@@ -72,8 +72,9 @@ impl StandIn {
             gpu,
             truth: Mutex::default(),
         };
-        eventually("the gpu process has a socket", PATIENCE, || {
-            socket.exists().then_some(())
+        // The file is there a moment before anybody listens.
+        eventually("the gpu process listens", PATIENCE, || {
+            sim::client::Gpu::connect_to(&socket).ok().map(drop)
         });
         stand_in
     }
