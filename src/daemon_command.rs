@@ -125,11 +125,12 @@ fn as_toml(config: &Config) -> String {
     };
     format!(
         "[runtime]\ndir = {}\n\n[driver]\nkind = {kind:?}\nlibcuda = {}\nlibnvml = {}\n\n[memory]\n\
-         overcommit_ratio = {:?}\n\n[log]\nlevel = {:?}\n\n[status]\ngroup = {:?}\n",
+         overcommit_ratio = {:?}\noverhead_reserve_mib = {}\n\n[log]\nlevel = {:?}\n\n[status]\ngroup = {:?}\n",
         quoted(&config.runtime.dir),
         quoted(&config.driver.libcuda),
         quoted(&config.driver.libnvml),
         config.memory.overcommit_ratio,
+        config.memory.overhead_reserve_mib,
         config.log.level,
         config.status.group,
     )
@@ -146,6 +147,7 @@ mod tests {
         config.runtime.dir = PathBuf::from("/tmp/a \"b\"");
         config.driver.kind = Kind::StandIn;
         config.memory.overcommit_ratio = 1.5;
+        config.memory.overhead_reserve_mib = 512;
         assert_eq!(Config::parse(&as_toml(&config)), Ok(config.clone()));
     }
 }

@@ -96,3 +96,37 @@ fn an_nvml_that_hangs_leaves_no_old_number_standing() {
     program.ok("alloc b 64MiB");
     assert_eq!(node.used("web", 0), 128 * MIB);
 }
+
+// M1, C44
+#[test]
+fn what_no_allocation_explains_is_taken_from_the_cap_in_every_view() {
+    let node = Node::with(&Setup {
+        gpu: vec!["--context-overhead", "300MiB"],
+        ..Setup::default()
+    });
+    let tenant = node.tenant("web", "1GiB");
+    let mut program = tenant.ready_stepper();
+    let free_is = |program: &mut support::Stepper, mib: u64| {
+        support::eventually(&format!("{mib} MiB are free"), PATIENCE, || {
+            (program.info() == (mib * MIB, GIB)).then_some(())
+        });
+    };
+    free_is(&mut program, 724);
+    program.ok("nvml-init");
+    let memory = program.ok("nvml-memory 0");
+    assert_eq!(number(&memory, "used") as u64, 300 * MIB);
+    assert_eq!(number(&memory, "total") as u64, GIB);
+    assert_eq!(node.figure("web", 0, "memory_set_aside_bytes"), 300 * MIB);
+    program.refused("alloc a 725MiB");
+    program.ok("alloc a 724MiB");
+    program.refused("alloc b 512");
+    program.ok("free a");
+    // A second process takes its own context's memory with it, and gives it back.
+    let mut second = tenant.ready_stepper();
+    free_is(&mut second, 424);
+    program.refused("alloc a 500MiB");
+    second.quit();
+    free_is(&mut program, 724);
+    program.ok("alloc a 724MiB");
+    assert!(node.hardware.truth(0) <= GIB);
+}

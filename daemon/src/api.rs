@@ -128,6 +128,9 @@ pub struct TenantDeviceInfo {
     /// What of that no allocation explains, in bytes: contexts, code, what is not counted.
     #[serde(default)]
     pub memory_overhead_bytes: Option<u64>,
+    /// What of the cap is set aside for that, in bytes: not for allocations.
+    #[serde(default)]
+    pub memory_set_aside_bytes: u64,
     /// Its share of the device's time.
     #[serde(default)]
     pub compute: ComputeInfo,

@@ -85,12 +85,16 @@ pub enum Kind {
 pub struct Memory {
     /// Sum of all caps on a device, as a multiple of its size. 1.0: nothing is promised twice.
     pub overcommit_ratio: f64,
+    /// What is set aside of each tenant's cap at least, in MiB, for contexts and code. More is, where NVML
+    /// shows more.
+    pub overhead_reserve_mib: u64,
 }
 
 impl Default for Memory {
     fn default() -> Self {
         Self {
             overcommit_ratio: 1.0,
+            overhead_reserve_mib: 0,
         }
     }
 }
@@ -126,6 +130,9 @@ impl Default for Status {
         }
     }
 }
+
+/// Largest reserve: more than any device has.
+const MOST_RESERVE_MIB: u64 = 1 << 20;
 
 /// Where the file is when nobody says: `/etc/sluice/sluice.toml` for root, else
 /// `$XDG_CONFIG_HOME/sluice/sluice.toml`, else `~/.config/sluice/sluice.toml`.
@@ -177,6 +184,12 @@ impl Config {
                 "memory.overcommit_ratio is {ratio}; accepted is any number above 0, such as 1.0"
             ));
         }
+        let reserve = config.memory.overhead_reserve_mib;
+        if reserve > MOST_RESERVE_MIB {
+            return Err(format!(
+                "memory.overhead_reserve_mib is {reserve}; accepted is up to {MOST_RESERVE_MIB}"
+            ));
+        }
         let level = config.log.level.as_str();
         if !["error", "warn", "info", "debug", "trace"].contains(&level) {
             return Err(format!(
@@ -221,7 +234,7 @@ mod tests {
         let keys = uncommented
             .lines()
             .filter(|line| line.contains(" = ") && !line.starts_with('#'));
-        assert_eq!(keys.count(), 7, "a key is missing from the sample");
+        assert_eq!(keys.count(), 8, "a key is missing from the sample");
     }
 
     #[test]

@@ -72,6 +72,12 @@ pub(crate) type Processes = BTreeMap<u32, Option<u64>>;
 /// What NVML sees, by UUID.
 pub(crate) type Sample = BTreeMap<String, Seen>;
 
+/// What processes hold together; unknown where it is of one of them.
+pub(crate) fn held_by(listed: &Processes, pids: impl Iterator<Item = u32>) -> Option<u64> {
+    pids.filter_map(|pid| listed.get(&pid))
+        .try_fold(0u64, |sum, bytes| Some(sum.saturating_add((*bytes)?)))
+}
+
 /// The last word from NVML.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Word {

@@ -18,6 +18,7 @@
 pub mod api;
 pub mod arbiter;
 mod attach;
+mod audit;
 mod bells;
 mod clients;
 pub mod config;
@@ -60,6 +61,8 @@ pub struct Settings {
     pub driver: DriverInfo,
     /// Sum of all caps on a device, as a multiple of its size.
     pub overcommit_ratio: f64,
+    /// What is set aside of each cap at least, for memory that no allocation explains.
+    pub overhead_reserve_bytes: u64,
     /// Group that may read the status socket, where it exists.
     pub status_group: String,
     /// The devices; `None`: those that NVML knows.
@@ -73,6 +76,7 @@ impl Settings {
             runtime_dir,
             driver,
             overcommit_ratio: config.memory.overcommit_ratio,
+            overhead_reserve_bytes: config.memory.overhead_reserve_mib << 20,
             status_group: config.status.group.clone(),
             devices: None,
         }
@@ -240,6 +244,10 @@ impl Daemon {
         .map_err(DaemonError::system("serve the status socket"))?;
         self.threads
             .push(spawn(&self.shared, "status", || status.run()).map_err(&system)?);
+        let audit = audit::Audit::new(Arc::clone(&self.shared), Arc::clone(&devices))
+            .map_err(DaemonError::system("start the audit"))?;
+        self.threads
+            .push(spawn(&self.shared, "audit", || audit.run()).map_err(&system)?);
         let found = devices.discover()?;
         for device in &found {
             tracing::info!(

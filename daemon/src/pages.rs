@@ -125,8 +125,9 @@ const SIZE_SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW
 pub(crate) struct Control(Mapping<ControlPage>);
 
 impl Control {
-    /// Makes the page of `tenant` and seals it; its heartbeat is `now_ns`.
-    pub(crate) fn create(tenant: &Tenant, now_ns: u64) -> io::Result<Self> {
+    /// Makes the page of `tenant` and seals it; its heartbeat is `now_ns`, and of each cap `reserve_bytes`
+    /// are set aside.
+    pub(crate) fn create(tenant: &Tenant, now_ns: u64, reserve_bytes: u64) -> io::Result<Self> {
         let map = Mapping::<ControlPage>::new(memfd(CONTROL_NAME, CONTROL_BYTES)?)?;
         map.write_header(PageHeader::new(
             page_kind::CONTROL,
@@ -154,6 +155,9 @@ impl Control {
         let control = Self(map);
         control.beat(now_ns);
         control.set_limits(&tenant.shares);
+        for place in 0..tenant.shares.len() {
+            control.set_aside(place, reserve_bytes);
+        }
         Ok(control)
     }
 
@@ -176,6 +180,20 @@ impl Control {
         }
         // Release; who sees the new generation sees the new limits.
         page.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Sets what of the cap on device `place` is not for allocations; the tenant's processes see it at their
+    /// next call.
+    pub(crate) fn set_aside(&self, place: usize, bytes: u64) {
+        if let Some(device) = self.0.page().devices.get(place) {
+            device.set_aside_bytes.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What is set aside on device `place`, in bytes.
+    pub(crate) fn is_set_aside(&self, place: usize) -> u64 {
+        let device = self.0.page().devices.get(place);
+        device.map_or(0, |device| device.set_aside_bytes.load(Ordering::Relaxed))
     }
 
     /// Sets the lease on device `place`, and wakes whoever waits for a change of it.
@@ -385,7 +403,7 @@ mod tests {
 
     #[test]
     fn nobody_else_can_write_a_control_page_and_everybody_sees_its_limits() {
-        let control = Control::create(&tenant(), 7).expect("made");
+        let control = Control::create(&tenant(), 7, 0).expect("made");
         let fd = duplicate(control.fd());
         assert!(nix::unistd::write(&fd, b"more").is_err());
         assert!(ftruncate(&fd, 0).is_err());
@@ -413,7 +431,7 @@ mod tests {
             Usage::adopt(duplicate(usage.fd()), &other),
             Err(PageError::Header)
         ));
-        let control = Control::create(&tenant(), 0).expect("made");
+        let control = Control::create(&tenant(), 0, 0).expect("made");
         assert!(matches!(
             Usage::adopt(duplicate(control.fd()), &tenant()),
             Err(PageError::Size(_))

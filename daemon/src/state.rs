@@ -106,6 +106,8 @@ pub(crate) struct Shared {
     /// Whose turn it is on which device; its lock is taken before the state's.
     pub(crate) turns: Turns,
     boot_id: String,
+    /// What is set aside of each cap at least.
+    pub(crate) overhead_reserve_bytes: u64,
     pub(crate) started: Instant,
 }
 
@@ -146,6 +148,7 @@ impl Shared {
             bells: Bells::new()?,
             turns: Turns::default(),
             boot_id,
+            overhead_reserve_bytes: settings.overhead_reserve_bytes,
             started: Instant::now(),
         };
         shared.watch(shared.stop.as_fd(), Watched::Stop)?;
@@ -242,7 +245,7 @@ impl Shared {
 
     fn open_pages(&self, tenant: &Tenant, owner: OwnedFd) -> io::Result<Pages> {
         let pages = Pages {
-            control: Control::create(tenant, monotonic_ns())?,
+            control: Control::create(tenant, monotonic_ns(), self.overhead_reserve_bytes)?,
             usage: Some(Usage::create(tenant)?),
             absent: BTreeSet::new(),
             bell: self.bells.hang()?,
@@ -267,7 +270,7 @@ impl Shared {
             .filter(|owner| !is_dead(owner.as_fd()));
         tenant.is_owner_alive = owner.is_some();
         let pages = Pages {
-            control: Control::create(tenant, monotonic_ns())?,
+            control: Control::create(tenant, monotonic_ns(), self.overhead_reserve_bytes)?,
             usage: None,
             absent: BTreeSet::new(),
             bell: self.bells.hang()?,

@@ -7,7 +7,7 @@ use crate::api::{
     AuditInfo, ChangeRequest, ComputeInfo, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health,
     LeaseState, ProcessInfo, RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
 };
-use crate::devices::{Sample, Watch};
+use crate::devices::{Sample, Watch, held_by};
 use crate::quota::Request;
 use crate::runtime::attach_socket;
 use crate::state::{Pages, RegisterError, Shared, monotonic_ns};
@@ -419,6 +419,7 @@ fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
             last_refused_bytes: count(|total| &total.last_refused_bytes),
             memory_truth_bytes: None,
             memory_overhead_bytes: None,
+            memory_set_aside_bytes: pages.map_or(0, |pages| pages.control.is_set_aside(place)),
             compute: describe_compute(tenant, page, place, share),
         }
     });
@@ -502,12 +503,8 @@ fn compare(mut tenant: TenantInfo, sample: &Sample) -> TenantInfo {
         let Some(listed) = seen.and_then(|seen| seen.processes.as_ref()) else {
             continue;
         };
-        // Unknown where it is of one of them.
-        let truth = tenant
-            .processes
-            .iter()
-            .filter_map(|process| listed.get(&process.pid))
-            .try_fold(0u64, |sum, bytes| Some(sum.saturating_add((*bytes)?)));
+        let pids = tenant.processes.iter().map(|process| process.pid);
+        let truth = held_by(listed, pids);
         device.memory_truth_bytes = truth;
         device.memory_overhead_bytes =
             truth.map(|truth| truth.saturating_sub(device.memory_used_bytes));

@@ -93,7 +93,7 @@ pub(crate) fn try_reserve(seat: Seat, device: Index, units: u64) -> bool {
     let (Some(books), Some(turn)) = (books(seat, device), TURNS.get(device.get())) else {
         return false;
     };
-    let limit = ledger::cap_units(limit_bytes(seat, device));
+    let limit = ledger::cap_units(room_bytes(seat, device));
     let _turn = turn.lock();
     books.reserve(seat.slot, units, limit).is_ok()
 }
@@ -114,11 +114,12 @@ pub(crate) fn release(seat: Seat, device: Index, units: u64) {
     }
 }
 
-/// The tenant's cap on `device`, in bytes, as it is now.
-pub(crate) fn limit_bytes(seat: Seat, device: Index) -> u64 {
+/// What of the tenant's cap on `device` is for allocations, in bytes, as it is now.
+fn room_bytes(seat: Seat, device: Index) -> u64 {
     device::control(seat.pages, device).map_or(0, |device| {
         // Acquire: a cap that was lowered counts from the next request on.
-        device.memory_limit_bytes.load(Ordering::Acquire)
+        let cap = device.memory_limit_bytes.load(Ordering::Acquire);
+        cap.saturating_sub(device.set_aside_bytes.load(Ordering::Relaxed))
     })
 }
 

@@ -9,7 +9,6 @@ use crate::device;
 use crate::query::View;
 use crate::session;
 use ffi::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
-use ffi::sync::Ordering;
 use ledger::Books;
 
 const SUCCESS: nvmlReturn_t = nvmlReturn_t::NVML_SUCCESS;
@@ -25,14 +24,18 @@ pub(crate) fn init(forward: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
 
 fn view(device: nvmlDevice_t, real_total: u64, real_free: u64) -> Result<View, nvmlReturn_t> {
     let pages = session::view().map_err(|_| nvmlReturn_t::NVML_ERROR_NOT_READY)?;
-    let Some(index) = device::by_handle(pages, device) else {
-        return Ok(View::new(0, 0, real_total, real_free));
+    let index = device::by_handle(pages, device);
+    let known = index.and_then(|index| Some((index, device::control(pages, index)?)));
+    let Some((index, control)) = known else {
+        return Ok(View::NOTHING);
     };
-    let limit = device::control(pages, index).map_or(0, |device| {
-        device.memory_limit_bytes.load(Ordering::Acquire)
-    });
     let held = Books::of(pages.usage, index.get()).map_or(0, |books| books.held_units());
-    Ok(View::new(limit, ledger::bytes(held), real_total, real_free))
+    Ok(View::under(
+        control,
+        ledger::bytes(held),
+        real_total,
+        real_free,
+    ))
 }
 
 /// `nvmlDeviceGetMemoryInfo`: total, free, used.

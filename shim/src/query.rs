@@ -3,12 +3,13 @@
 //! The driver answers first; a failure is its own. Total is the cap, but never more than the device has.
 //! Free is what the cap leaves, but never more than the driver could give.
 
-use crate::account;
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::session::{self, Seat};
 use crate::vmm;
 use ffi::driver::{CUdevice, CUresult};
+use ffi::sync::Ordering;
+use ffi::wire::DeviceControl;
 use ledger::Books;
 use std::ffi::c_uint;
 
@@ -24,29 +25,44 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Under a cap, with so much held, on a device with so much.
-    pub(crate) fn new(limit: u64, held: u64, real_total: u64, real_free: u64) -> Self {
+    /// Nothing at all: of a device that is not the tenant's.
+    pub(crate) const NOTHING: Self = Self { total: 0, free: 0 };
+
+    /// Under what the daemon says, with so much held, on a device with so much.
+    pub(crate) fn under(
+        control: &DeviceControl,
+        held: u64,
+        real_total: u64,
+        real_free: u64,
+    ) -> Self {
+        // Acquire: a cap that was lowered is seen at the next question.
+        let limit = control.memory_limit_bytes.load(Ordering::Acquire);
+        let set_aside = control.set_aside_bytes.load(Ordering::Relaxed);
+        let taken = held.saturating_add(set_aside);
+        Self::new(limit, taken, real_total, real_free)
+    }
+
+    /// Under a cap of which so much is taken, on a device with so much.
+    fn new(limit: u64, taken: u64, real_total: u64, real_free: u64) -> Self {
         // Whole units alone can be allocated, so a rest of the cap is never free.
         let allocatable = ledger::bytes(ledger::cap_units(limit));
+        let free = ledger::bytes(ledger::cap_units(allocatable.saturating_sub(taken)));
         Self {
             total: limit.min(real_total),
-            free: allocatable.saturating_sub(held).min(real_free),
+            free: free.min(real_free),
         }
     }
 }
 
 fn view(seat: Seat, device: Option<Index>, real_total: u64, real_free: u64) -> View {
-    let Some(device) = device else {
-        return View::new(0, 0, real_total, real_free);
+    let Some((device, control)) =
+        device.and_then(|device| Some((device, device::control(seat.pages, device)?)))
+    else {
+        return View::NOTHING;
     };
     vmm::look_again(seat);
     let held = Books::of(seat.pages.usage, device.get()).map_or(0, |books| books.held_units());
-    View::new(
-        account::limit_bytes(seat, device),
-        ledger::bytes(held),
-        real_total,
-        real_free,
-    )
+    View::under(control, ledger::bytes(held), real_total, real_free)
 }
 
 /// Who asks, and so who answers.

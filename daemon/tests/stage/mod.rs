@@ -69,6 +69,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
             gpu_socket: None,
         },
         overcommit_ratio: 1.0,
+        overhead_reserve_bytes: 0,
         status_group: "sluice".to_owned(),
         devices: Some(
             (0..2)

@@ -295,6 +295,10 @@ impl World {
                 if !client.has_room(unit.0) {
                     break;
                 }
+                if client.queue.is_empty() && !client.told_waiting {
+                    // It had nothing to wait for until now, however long ago the last step was.
+                    client.last_served = now;
+                }
                 client.submit(unit);
                 if !client.told_busy {
                     client.told_busy = true;

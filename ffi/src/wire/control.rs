@@ -39,8 +39,10 @@ pub struct DeviceControl {
     pub memory_limit_bytes: AtomicU64,
     /// The right to submit work; the GPU-time gate reads it.
     pub lease: Lease,
+    /// What of the cap is set aside for memory that no allocation explains: contexts, code. In bytes.
+    pub set_aside_bytes: AtomicU64,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// The right of one tenant to submit work to one device.
