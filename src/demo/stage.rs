@@ -27,7 +27,8 @@ const CAST: [(&str, Role, u64); 3] = [
 ];
 const GIB: u64 = 1 << 30;
 
-/// A device with less than this gives the tenants proportionally less.
+/// A device with less than this gives the tenants proportionally less, and a real one with more than this
+/// more, up to four times.
 const ROOM_BYTES: u64 = 8 * GIB;
 
 /// Longest time that the tenants may take to come up; a real driver takes a second or two.
@@ -128,7 +129,12 @@ impl Stage {
             note: Note::routine("the tenants have started".to_owned()),
         };
         for (name, role, cap_bytes) in CAST {
-            let room_bytes = stage.device.memory_bytes.min(ROOM_BYTES);
+            // A real context takes some hundred MiB of its tenant's cap.
+            let most = match stage.kind {
+                DriverKind::Real => 4 * ROOM_BYTES,
+                DriverKind::StandIn => ROOM_BYTES,
+            };
+            let room_bytes = stage.device.memory_bytes.min(most);
             let cap_bytes = cap_bytes / 1024 * (room_bytes / (ROOM_BYTES / 1024));
             stage.start(name, role, cap_bytes, &sender)?;
         }

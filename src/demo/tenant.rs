@@ -218,7 +218,8 @@ fn kill_a_worker(device: &Device) -> Result<()> {
 }
 
 fn worker(device: &Device) -> Result<()> {
-    let block = device.allocate(device.total_bytes()? / 4 * 3)?;
+    // Of what is free: contexts take a part of the cap, too.
+    let block = device.allocate(device.free_bytes()? / 4 * 3)?;
     tell(&Event::Holding {
         bytes: block.bytes(),
     })?;
