@@ -219,3 +219,18 @@ fn a_context_that_is_retained_often_frees_its_memory_with_its_last_release() {
     assert_ne!(program.code("context-release 0"), 0, "once too often");
     assert_eq!(node.used("web", 0), 0);
 }
+
+#[test]
+fn a_context_that_was_attached_to_ends_with_its_last_detachment() {
+    let node = Node::start();
+    let mut program = node.ready_stepper("web", "1GiB");
+    program.ok("context-create own 0");
+    program.ok("alloc a 64MiB");
+    program.ok("context-attach");
+    program.ok("context-detach own");
+    assert_eq!(node.used("web", 0), 64 * MIB);
+    assert_eq!(node.hardware.truth(0), 64 * MIB);
+    program.ok("context-detach own");
+    assert_eq!(node.used("web", 0), 0);
+    assert_eq!(node.hardware.truth(0), 0);
+}

@@ -6,6 +6,8 @@ use crate::claim::Out;
 use crate::session;
 use crate::{account, array, blocks, gate, pool};
 use ffi::driver::{CUcontext, CUdevice, CUresult};
+use parking_lot::Mutex;
+use std::ffi::c_uint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Primary contexts by CUDA's device number, as `cuDevicePrimaryCtxRetain` gave them.
@@ -67,11 +69,60 @@ pub(crate) fn destroy(context: CUcontext, forward: impl FnOnce(CUcontext) -> CUr
     result
 }
 
+/// Contexts that were attached to, and how often: so many detachments do not end them.
+static ATTACHED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+/// `cuCtxAttach`: one more use of the context.
+pub(crate) fn attach(
+    out: *mut CUcontext,
+    flags: c_uint,
+    forward: impl FnOnce(*mut CUcontext, c_uint) -> CUresult,
+) -> CUresult {
+    let result = forward(out, flags);
+    if result == CUresult::CUDA_SUCCESS
+        && let Some(out) = Out::claim(out)
+    {
+        let context = out.read() as usize;
+        let mut attached = ATTACHED.lock();
+        match attached.iter_mut().find(|(known, _)| *known == context) {
+            Some((_, count)) => *count += 1,
+            None => attached.push((context, 1)),
+        }
+    }
+    result
+}
+
+/// `cuCtxDetach`: one use less; the last ends the context.
+pub(crate) fn detach(context: CUcontext, forward: impl FnOnce(CUcontext) -> CUresult) -> CUresult {
+    let result = forward(context);
+    if result == CUresult::CUDA_SUCCESS && !was_attached(context as usize) {
+        gate::context_ending(context as usize);
+        ended(context as usize);
+    }
+    result
+}
+
+/// Takes one attachment of the context, if there is one.
+fn was_attached(context: usize) -> bool {
+    let mut attached = ATTACHED.lock();
+    let Some(index) = attached.iter().position(|(known, _)| *known == context) else {
+        return false;
+    };
+    if let Some((_, count)) = attached.get_mut(index) {
+        *count -= 1;
+        if *count == 0 {
+            attached.swap_remove(index);
+        }
+    }
+    true
+}
+
 fn ended(context: usize) {
     if context == 0 {
         return;
     }
     gate::context_ended(context);
+    ATTACHED.lock().retain(|(known, _)| *known != context);
     if let Some(seat) = session::seat() {
         for block in blocks::take_context(context) {
             account::release(seat, block.device, block.units);

@@ -134,6 +134,8 @@ hooks! {
     cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;
     cuDevicePrimaryCtxReset(device: CUdevice) => context::release_primary;
     cuDevicePrimaryCtxReset_v2(device: CUdevice) => context::release_primary;
+    cuCtxAttach(out: *mut CUcontext, flags: c_uint) => context::attach;
+    cuCtxDetach(context: CUcontext) => context::detach;
     cuCtxDestroy(context: CUcontext) => context::destroy;
     cuCtxDestroy_v2(context: CUcontext) => context::destroy;
 

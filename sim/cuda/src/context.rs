@@ -34,6 +34,8 @@ pub(crate) struct Context {
     flags: AtomicU32,
     is_primary: bool,
     is_alive: AtomicBool,
+    /// How often it was attached to: so many detachments do not end it.
+    attached: AtomicU32,
     own: Weak<Self>,
     legacy: OnceLock<Arc<Stream>>,
     opening: Mutex<()>,
@@ -73,6 +75,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             is_primary,
             is_alive: AtomicBool::new(true),
+            attached: AtomicU32::new(0),
             own: Weak::clone(own),
             legacy: OnceLock::new(),
             opening: Mutex::new(()),
@@ -364,12 +367,28 @@ fn set_shared_config(config: CUsharedconfig) -> Answer {
     Ok(())
 }
 
-fn attach(out: *mut CUcontext, _flags: c_uint) -> Answer {
-    put(out, handle(&state::current()?))
+fn attach(out: *mut CUcontext, flags: c_uint) -> Answer {
+    let out = Out::claim(out)?;
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let context = state::current()?;
+    context.attached.fetch_add(1, Ordering::Relaxed);
+    out.write(handle(&context));
+    Ok(())
 }
 
 fn detach(given: CUcontext) -> Answer {
-    destroy(given)
+    let context = find(given)?;
+    if !Arc::ptr_eq(&context, &state::current()?) {
+        return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+    }
+    let one_less = |count: u32| count.checked_sub(1);
+    let (order, again) = (Ordering::Relaxed, Ordering::Relaxed);
+    match context.attached.fetch_update(order, again, one_less) {
+        Ok(_) => Ok(()),
+        Err(_) => destroy(given),
+    }
 }
 
 fn retain_primary(out: *mut CUcontext, ordinal: CUdevice) -> Answer {

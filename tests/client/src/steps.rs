@@ -145,6 +145,14 @@ impl Stepper {
             ["context-destroy", name] => {
                 Answer::code(driver.call("cuCtxDestroy_v2", &[self.value(name)?]))
             }
+            ["context-attach"] => {
+                let mut context = POISON;
+                let words = [&raw mut context as u64, 0];
+                Answer::code(driver.call("cuCtxAttach", &words))
+            }
+            ["context-detach", name] => {
+                Answer::code(driver.call("cuCtxDetach", &[self.value(name)?]))
+            }
             ["context-none"] => Answer::code(driver.call("cuCtxSetCurrent", &[0])),
             ["context-release", device] => {
                 Answer::code(driver.call("cuDevicePrimaryCtxRelease_v2", &[number(device)?]))
