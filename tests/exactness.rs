@@ -2,8 +2,9 @@
 //!
 //! Random programs over every family of memory calls, right and wrong, by several processes of two
 //! tenants on two devices that together promise more than there is, so that both the caps and the
-//! driver refuse. Processes are killed, end, and fork in the middle; caps move. After each step the
-//! accounts of tenants and of processes must equal what the hardware says.
+//! driver refuse. Processes are killed, end, and fork in the middle; caps move; calls of the driver fail
+//! out of turn; memory is lent from process to process. After each step the accounts of tenants and of
+//! processes must equal what the hardware says.
 //!
 //! `SLUICE_EXACT_PROGRAMS=5000 cargo test --test exactness` runs as many as one likes. A program that
 //! fails is shrunk, and printed as the steps of `tests/client`.
@@ -20,7 +21,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::stepper::number;
-use support::{MIB, Node, OUT_OF_MEMORY, PATIENCE, Setup, Stepper, Tenant};
+use support::{MIB, Node, OUT_OF_MEMORY, PATIENCE, Program, Setup, Stepper, Tenant};
 
 /// Programs that are run where the environment does not say.
 const PROGRAMS: u32 = 400;
@@ -39,18 +40,49 @@ const ROOM: u64 = 64;
 /// How soon memory of a dead process must be back.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 
+/// What goes wrong in the driver that a program runs on, as `SLUICE_SIM_FAULTS` reads it.
+const FAULTS: [&str; 8] = [
+    "",
+    "cuMemAlloc_v2@3=CUDA_ERROR_OUT_OF_MEMORY",
+    "cuMemFree_v2@2=CUDA_ERROR_UNKNOWN; cuMemFree_v2@3=CUDA_ERROR_UNKNOWN",
+    "cuMemCreate@2=CUDA_ERROR_OUT_OF_MEMORY; cuMemRelease@2=CUDA_ERROR_UNKNOWN",
+    "cuMemMap@1=CUDA_ERROR_OUT_OF_MEMORY; cuMemUnmap@1=CUDA_ERROR_UNKNOWN",
+    "cuMemAllocAsync@2=CUDA_ERROR_OUT_OF_MEMORY; cuMemFreeAsync@2=CUDA_ERROR_UNKNOWN",
+    "cuArrayCreate_v2@2=CUDA_ERROR_OUT_OF_MEMORY; cuArrayDestroy@1=CUDA_ERROR_UNKNOWN",
+    "cuMemExportToShareableHandle@2=CUDA_ERROR_UNKNOWN; cuMemImportFromShareableHandle@1=CUDA_ERROR_UNKNOWN",
+];
+
 /// One step of a program: who does what.
 #[derive(Clone)]
 enum Step {
-    Call { who: usize, words: String },
-    Kill { who: usize },
-    Quit { who: usize },
-    Cap { tenant: usize, mib: u64 },
+    /// `from` lends `name` to `to`, which opens and closes it.
+    Lend {
+        from: usize,
+        to: usize,
+        name: u8,
+    },
+    Call {
+        who: usize,
+        words: String,
+    },
+    Kill {
+        who: usize,
+    },
+    Quit {
+        who: usize,
+    },
+    Cap {
+        tenant: usize,
+        mib: u64,
+    },
 }
 
 impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Lend { from, to, name } => {
+                write!(f, "process {from} lends v{name} to process {to}")
+            }
             Self::Call { who, words } => write!(f, "process {who}: {words}"),
             Self::Kill { who } => write!(f, "process {who} is killed"),
             Self::Quit { who } => write!(f, "process {who} ends"),
@@ -86,6 +118,33 @@ fn takes() -> impl Strategy<Value = String> {
             .prop_map(|(v, chunks, d)| format!("create v{v} {}MiB device {d}", 2 * chunks)),
         1 => (name(), 1..24u64)
             .prop_map(|(v, chunks)| format!("create v{v} {}MiB host 0", 2 * chunks)),
+        3 => arrays(),
+        2 => (name(), 1..12u64)
+            .prop_map(|(v, chunks)| format!("share-create v{v} {}MiB", 2 * chunks)),
+    ]
+}
+
+/// Arrays of all kinds, among them impossible ones and those without memory of their own.
+fn arrays() -> impl Strategy<Value = String> {
+    let side = || 0..2000u64;
+    prop_oneof![
+        3 => (name(), side(), side()).prop_map(|(v, w, h)| format!("array v{v} {w} {h}")),
+        1 => (name(), side(), side()).prop_map(|(v, w, h)| format!("array-v1 v{v} {w} {h}")),
+        2 => (name(), side(), 0..200u64, 0..20u64)
+            .prop_map(|(v, w, h, d)| format!("array-3d v{v} {w} {h} {d} 0")),
+        1 => (name(), side(), side()).prop_map(|(v, w, h)| format!("array-3d v{v} {w} {h} 0 128")),
+        2 => (name(), side(), side(), 0..6u64)
+            .prop_map(|(v, w, h, levels)| format!("array-mipmapped v{v} {w} {h} {levels}")),
+    ]
+}
+
+/// Descriptors of physical memory: made, closed, made into handles again.
+fn descriptors() -> impl Strategy<Value = String> {
+    let file = || 0..2u8;
+    prop_oneof![
+        3 => (file(), name()).prop_map(|(f, v)| format!("share-export f{f} v{v}")),
+        2 => (file(), name()).prop_map(|(f, v)| format!("share-import v{v} f{f}")),
+        3 => file().prop_map(|f| format!("share-close f{f}")),
     ]
 }
 
@@ -103,6 +162,9 @@ fn gives() -> impl Strategy<Value = String> {
         4 => name().prop_map(move |v| format!("map range {} v{v} whole", at(v))),
         4 => name().prop_map(move |v| format!("unmap range {} whole", at(v))),
         2 => (name(), name()).prop_map(move |(v, m)| format!("retain-at v{v} range {}", at(m))),
+        1 => name().prop_map(|v| format!("array-destroy v{v}")),
+        1 => name().prop_map(|v| format!("array-mipmapped-destroy v{v}")),
+        3 => descriptors(),
         1 => (0..2u8).prop_map(|p| format!("pool-destroy p{p}")),
         1 => (0..2u8, 0..40u64).prop_map(|(p, mib)| format!("pool-trim p{p} {mib}MiB")),
     ]
@@ -117,6 +179,8 @@ fn moves() -> impl Strategy<Value = String> {
         1 => (0..2u8, device()).prop_map(|(c, d)| format!("context-create c{c} {d}")),
         1 => (0..2u8).prop_map(|c| format!("context-destroy c{c}")),
         1 => Just("context-none".to_owned()),
+        1 => Just("context-attach".to_owned()),
+        1 => (0..2u8).prop_map(|c| format!("context-detach c{c}")),
         2 => (0..2u8, device()).prop_map(|(p, d)| format!("pool-create p{p} {d}")),
         1 => (0..2u8, device()).prop_map(|(p, d)| format!("pool-current p{p} {d}")),
         1 => (0..2u8).prop_map(|p| format!("pool-keep-all p{p}")),
@@ -137,6 +201,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (who(), takes()).prop_map(call),
         10 => (who(), gives()).prop_map(call),
         4 => (who(), moves()).prop_map(call),
+        1 => (who(), who(), name()).prop_map(|(from, to, name)| Step::Lend { from, to, name }),
         1 => who().prop_map(|who| Step::Kill { who }),
         1 => who().prop_map(|who| Step::Quit { who }),
         1 => (0..TENANTS.len(), 8..256u64).prop_map(|(tenant, mib)| Step::Cap { tenant, mib }),
@@ -151,6 +216,9 @@ struct Seen {
     refused: u64,
     wrong: u64,
     deaths: u64,
+    arrays: u64,
+    shared: u64,
+    lent: u64,
 }
 
 /// A process, and the sizes that its later steps need.
@@ -160,18 +228,21 @@ struct Process {
     verbs: BTreeMap<String, &'static str>,
     handles: BTreeMap<String, u64>,
     mapped: BTreeMap<String, u64>,
+    /// Descriptors that are open, by name.
+    files: BTreeMap<String, i64>,
 }
 
 impl Process {
-    fn start(tenant: &Tenant) -> Self {
-        let mut stepper = tenant.stepper();
+    fn start(tenant: &Tenant, faults: &str) -> Self {
+        let mut command = tenant.command(Program::Stepper.path());
+        let mut stepper = Stepper::start(command.env("SLUICE_SIM_FAULTS", faults));
         let mut steps = vec![
             "init".to_owned(),
             "context 0".to_owned(),
             format!("reserve range {}MiB", u64::from(NAMES) * ROOM),
         ];
         let names = (0..NAMES).map(|v| format!("v{v}"));
-        let names = names.chain(["p0", "p1", "c0", "c1"].map(str::to_owned));
+        let names = names.chain(["p0", "p1", "c0", "c1", "f0", "f1", "lent"].map(str::to_owned));
         steps.extend(names.map(|name| format!("name {name} 0xdead0000")));
         for step in &steps {
             stepper.begin(step);
@@ -185,18 +256,29 @@ impl Process {
             verbs: BTreeMap::new(),
             handles: BTreeMap::new(),
             mapped: BTreeMap::new(),
+            files: BTreeMap::new(),
         }
     }
 
     /// Does a step and waits for all work; the step's answer.
     fn call(&mut self, words: &str) -> Value {
         let words = self.whole(words);
+        // A number that is closed twice may be another file's by then.
+        if let Some(name) = words.strip_prefix("share-close ")
+            && self.files.remove(name).is_none()
+        {
+            return serde_json::json!({ "rc": -1 });
+        }
         self.stepper.begin(&words);
         self.stepper.begin("synchronize");
         let answer = self.stepper.answer(&words, PATIENCE);
         self.stepper.answer("synchronize", PATIENCE);
         if answer["rc"] == 0 {
             self.remember(&words);
+            if let Some(name) = words.strip_prefix("share-export ") {
+                let name = name.split(' ').next().unwrap_or_default();
+                self.files.insert(name.to_owned(), number(&answer, "file"));
+            }
         }
         answer
     }
@@ -226,7 +308,9 @@ impl Process {
             let verb = match took {
                 "alloc" | "alloc-v1" | "pitch" | "managed" => "free",
                 "pool-alloc" => "pool-free",
-                "create" | "retain-at" => "release",
+                "create" | "retain-at" | "share-create" | "share-import" => "release",
+                "array" | "array-v1" | "array-3d" => "array-destroy",
+                "array-mipmapped" => "array-mipmapped-destroy",
                 _ => "",
             };
             if !verb.is_empty() {
@@ -234,7 +318,7 @@ impl Process {
             }
         }
         match parts[..] {
-            ["create", name, size, ..] => {
+            ["create" | "share-create", name, size, ..] => {
                 let size = bytes(size).expect("a size of ours");
                 self.handles.insert(name.to_owned(), size);
             }
@@ -245,6 +329,32 @@ impl Process {
             _ => {}
         }
     }
+}
+
+/// Lends linear memory by an IPC handle, and physical memory by a descriptor, whichever `name` is; what the
+/// opening answered, if it came to that. Whoever opens it closes it again, and never pays.
+fn lend(processes: &mut [Process], from: usize, to: usize, name: u8) -> Option<i64> {
+    let lender = &mut processes[from].stepper;
+    let handle = lender.step(&format!("share-ipc v{name}"));
+    if handle["rc"] == 0 {
+        let digits = handle["handle"].as_str().unwrap_or_default();
+        let taker = &mut processes[to].stepper;
+        let code = taker.code(&format!("share-ipc-open lent {digits}"));
+        if code == 0 {
+            taker.ok("share-ipc-close lent");
+        }
+        return Some(code);
+    }
+    let file = *processes[from].files.get(&format!("f{}", name % 2))?;
+    let pid = processes[from].stepper.pid();
+    let taker = &mut processes[to].stepper;
+    taker.ok(&format!("share-fetch lent {pid} {file}"));
+    let code = taker.code("share-import handle lent");
+    taker.ok("share-close lent");
+    if code == 0 {
+        taker.step("release handle");
+    }
+    Some(code)
 }
 
 /// What everything stands on, for all programs.
@@ -273,16 +383,17 @@ impl Stage {
     }
 
     /// Runs a program from its beginning to its end.
-    fn run(&self, program: &[Step]) -> Result<(), TestCaseError> {
+    fn run(&self, faults: &str, program: &[Step]) -> Result<(), TestCaseError> {
         for (tenant, (_, mib)) in TENANTS.iter().enumerate() {
             self.set_cap(tenant, *mib);
         }
-        let start = |who: usize| Process::start(&self.tenants[PROCESSES[who]]);
+        let start = |who: usize| Process::start(&self.tenants[PROCESSES[who]], faults);
         let mut processes: Vec<Process> = (0..PROCESSES.len()).map(start).collect();
         let mut before = self.accounts();
         for step in program {
             let code = match step {
                 Step::Call { who, words } => processes[*who].call(words)["rc"].as_i64(),
+                Step::Lend { from, to, name } => lend(&mut processes, *from, *to, *name),
                 Step::Kill { who } | Step::Quit { who } => {
                     let gone = std::mem::replace(&mut processes[*who], start(*who));
                     let pid = gone.stepper.pid();
@@ -299,7 +410,7 @@ impl Stage {
                 }
             };
             self.count(step, code);
-            let now = self.agreed().map_err(|difference| {
+            let now = self.agreed_soon().map_err(|difference| {
                 TestCaseError::fail(format!("after \"{step:?}\" ({code:?}): {difference}"))
             })?;
             for ((name, device), (used, cap)) in &now.tenants {
@@ -322,7 +433,7 @@ impl Stage {
             process.stepper.quit();
             self.wait_for_end(pid)?;
         }
-        let left = self.agreed().map_err(TestCaseError::fail)?;
+        let left = self.agreed_soon().map_err(TestCaseError::fail)?;
         prop_assert!(
             left.tenants.values().all(|(used, _)| *used == 0),
             "{left:?}"
@@ -352,6 +463,12 @@ impl Stage {
         let mut seen = self.seen.borrow_mut();
         seen.steps += 1;
         match (step, code) {
+            (Step::Lend { .. }, Some(0)) => seen.lent += 1,
+            (Step::Call { words, .. }, Some(0)) if words.starts_with("array") => seen.arrays += 1,
+            (Step::Call { words, .. }, Some(0)) if words.starts_with("share") => seen.shared += 1,
+            _ => {}
+        }
+        match (step, code) {
             (Step::Kill { .. } | Step::Quit { .. }, _) => seen.deaths += 1,
             (_, Some(0)) => seen.granted += 1,
             (_, Some(OUT_OF_MEMORY)) => seen.refused += 1,
@@ -367,6 +484,19 @@ impl Stage {
 
     fn accounts(&self) -> Accounts {
         Accounts::of(&self.node.status())
+    }
+
+    /// The accounts, which must be the hardware's at once, or as soon as it has seen a descriptor close.
+    fn agreed_soon(&self) -> Result<Accounts, String> {
+        let begin = Instant::now();
+        loop {
+            match self.agreed() {
+                Err(_) if begin.elapsed() < GIVEN_BACK => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
     }
 
     /// The accounts, if they are the hardware's.
@@ -465,8 +595,11 @@ fn whatever_programs_do_the_accounts_are_what_the_hardware_holds() {
         ..Config::default()
     };
     let begin = Instant::now();
+    let faults = prop_oneof![1 => Just(""), 1 => proptest::sample::select(&FAULTS[..])];
     let steps = proptest::collection::vec(step(), 1..48);
-    let result = TestRunner::new(config).run(&steps, |program| stage.run(&program));
+    let result = TestRunner::new(config).run(&(faults, steps), |(faults, program)| {
+        stage.run(faults, &program)
+    });
     if let Err(error) = result {
         panic!("{error}");
     }
@@ -474,5 +607,7 @@ fn whatever_programs_do_the_accounts_are_what_the_hardware_holds() {
     eprintln!("{programs} programs in {:?}: {seen:?}", begin.elapsed());
     let each = u64::from(programs);
     assert!(seen.granted > each && seen.deaths > each / 4, "{seen:?}");
+    assert!(seen.arrays > each / 4 && seen.shared > each / 4, "{seen:?}");
+    assert!(seen.lent > each / 20, "{seen:?}");
     assert!(seen.refused > each / 4 && seen.wrong > each / 4, "{seen:?}");
 }
