@@ -107,3 +107,19 @@ fn a_function_that_the_driver_lacks_is_not_found_by_its_name() {
     assert_eq!(program.code("pool-alloc a 1MiB"), 500);
     assert_eq!(program.info().1, 8 * GIB);
 }
+
+#[test]
+fn padded_rows_that_do_not_fit_and_are_not_taken_back_stay_charged() {
+    let node = Node::start();
+    let mut program = faulty(&node, "cuMemFree_v2@1=CUDA_ERROR_UNKNOWN");
+    program.ok("alloc a 1023MiB");
+    // Some kilobytes of texels; with their padding 2.7 MiB, which the driver has to tell first.
+    program.refused("pitch rows 1 5595 4");
+    let used = node.used("web", 0);
+    assert_eq!(used, node.hardware.truth(0));
+    assert_eq!(used, 1023 * MIB + 5595 * 512);
+    program.ok("free a");
+    program.ok("pitch rows 1 5595 4");
+    assert_eq!(node.used("web", 0), 2 * 5595 * 512);
+    assert_eq!(node.used("web", 0), node.hardware.truth(0));
+}

@@ -45,6 +45,13 @@ impl Reservation {
         self.units = units;
         Ok(())
     }
+
+    /// The driver has allocated `units`, more than was reserved, and does not take them back: counts them
+    /// whatever the cap says.
+    pub(crate) fn insist(&mut self, units: u64) {
+        charge(self.seat, self.device, units.saturating_sub(self.units));
+        self.units = self.units.max(units);
+    }
 }
 
 impl Drop for Reservation {

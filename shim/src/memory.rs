@@ -227,7 +227,11 @@ fn pitched<Write: FnOnce(u64, usize)>(
     let truth = ledger::units((row as u64).saturating_mul(height));
     if let Err(OverCap) = reservation.adjust(truth) {
         // SAFETY: the driver gave this address a moment ago, and nobody else knows it.
-        unsafe { crate::real::cuMemFree_v2(address) };
+        if unsafe { crate::real::cuMemFree_v2(address) } != SUCCESS {
+            // It is held until its context ends, and so is its charge.
+            reservation.insist(truth);
+            place.settle(reservation, address);
+        }
         return OUT_OF_MEMORY;
     }
     place.settle(reservation, address);
