@@ -12,6 +12,7 @@ mod support;
 #[macro_use]
 mod check;
 mod arrays;
+mod captures;
 mod contexts;
 mod copies;
 mod devices;
@@ -65,7 +66,7 @@ macro_rules! families {
 }
 
 families! {
-    arrays, contexts, copies, devices, errors, forks, host, kernels, linear, lookups, physical, pools,
+    arrays, captures, contexts, copies, devices, errors, forks, host, kernels, linear, lookups, physical, pools,
     sharing, streams,
 }
 
