@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::process::Command;
 use support::stepper::number;
-use support::{GIB, MIB, Node, PATIENCE, Setup, sluice, succeed};
+use support::{GIB, MIB, Node, OUT_OF_MEMORY, PATIENCE, Setup, sluice, succeed};
 
 /// The status's first device.
 fn device(status: &Value) -> &Value {
@@ -129,4 +129,33 @@ fn what_no_allocation_explains_is_taken_from_the_cap_in_every_view() {
     free_is(&mut program, 724);
     program.ok("alloc a 724MiB");
     assert!(node.hardware.truth(0) <= GIB);
+}
+
+#[test]
+fn what_a_limit_of_a_context_takes_is_taken_from_the_cap() {
+    // `CU_LIMIT_MALLOC_HEAP_SIZE`, 8 MiB at first; `CU_LIMIT_STACK_SIZE`, for every thread there can be.
+    const HEAP: u32 = 2;
+    const STACK: u32 = 0;
+    let node = Node::start();
+    let mut program = node.ready_stepper("web", "1GiB");
+    program.ok(&format!("context-limit {HEAP} 208MiB"));
+    let free_is = |program: &mut support::Stepper, mib: u64| {
+        support::eventually(&format!("{mib} MiB are free"), PATIENCE, || {
+            (program.info() == (mib * MIB, GIB)).then_some(())
+        });
+    };
+    free_is(&mut program, 824);
+    assert_eq!(node.figure("web", 0, "memory_overhead_bytes"), 200 * MIB);
+    program.refused("alloc a 825MiB");
+    // 16 multiprocessors of 2048 threads, 1 KiB more for each.
+    program.ok(&format!("context-limit {STACK} 2048"));
+    free_is(&mut program, 792);
+    assert_eq!(
+        program.code(&format!("context-limit {HEAP} 16GiB")),
+        OUT_OF_MEMORY
+    );
+    program.ok(&format!("context-limit {HEAP} 8MiB"));
+    free_is(&mut program, 992);
+    program.ok("context-release 0");
+    assert_eq!(node.hardware.truth(0), 0);
 }

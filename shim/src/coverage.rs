@@ -62,7 +62,7 @@ const fn open(base: &'static str, why: &'static str) -> Row {
 }
 
 /// Overheads, which only measuring knows.
-const MEASURED: &str = "the driver's own memory: only measuring shows it";
+const MEASURED: &str = "the driver's own memory: measured, and set aside of the cap (test `audit`)";
 const BLOCK_ENDS: &str = "`cuMemFree`, `cuMemFreeAsync`, the end of its context or process";
 const POOL_SHRINKS: &str = "what the pool gives back: at a synchronisation, trim or destruction";
 const HANDLE_ENDS: &str = "the last of its references, mappings and descriptors here";

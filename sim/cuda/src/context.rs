@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use ffi::driver::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit,
-    CUlimit_enum, CUresult, CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult,
+    CUsharedconfig,
 };
 use parking_lot::Mutex;
 
 use crate::capture;
 use crate::guard::{Answer, INVALID_VALUE, Out, put};
+use crate::limits::Limits;
 use crate::registry::handle_of;
 use crate::state::{self, Driver, driver};
 use crate::stream::{GREATEST_PRIORITY, Lane, Role, Stream};
@@ -40,15 +41,10 @@ pub(crate) struct Context {
     legacy: OnceLock<Arc<Stream>>,
     opening: Mutex<()>,
     lanes: Mutex<Vec<(Role, Arc<Lane>)>>,
-    limits: Mutex<[usize; LIMITS]>,
+    limits: Mutex<Limits>,
     cache: AtomicU32,
     shared: AtomicU32,
 }
-
-const LIMITS: usize = 11;
-
-/// What limits are at first, in the header's order; sizes in bytes.
-const DEFAULT_LIMITS: [usize; LIMITS] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0, 0, 0, 0];
 
 /// A device's primary context.
 #[derive(Default)]
@@ -80,7 +76,7 @@ impl Context {
             legacy: OnceLock::new(),
             opening: Mutex::new(()),
             lanes: Mutex::new(Vec::new()),
-            limits: Mutex::new(DEFAULT_LIMITS),
+            limits: Mutex::default(),
             cache: AtomicU32::new(0),
             shared: AtomicU32::new(0),
         });
@@ -321,29 +317,16 @@ fn synchronize(given: CUcontext) -> Answer {
     context.synchronize(driver()?)
 }
 
-fn limit_index(limit: CUlimit) -> Answer<usize> {
-    let index = usize::try_from(limit.0).unwrap_or(LIMITS);
-    if index < LIMITS {
-        Ok(index)
-    } else {
-        Err(CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT)
-    }
-}
-
 fn set_limit(limit: CUlimit, value: usize) -> Answer {
-    let index = limit_index(limit)?;
-    if limit == CUlimit_enum::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH {
-        // Gone since compute capability 9.0.
-        return Err(CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT);
-    }
-    state::current()?.limits.lock()[index] = value;
-    Ok(())
+    let driver = driver()?;
+    let context = state::current()?;
+    let device = &driver.devices[context.device].info;
+    let mut limits = context.limits.lock();
+    limits.set(driver, device, context.id, limit, value)
 }
 
 fn limit(out: *mut usize, limit: CUlimit) -> Answer {
-    let index = limit_index(limit)?;
-    let context = state::current()?;
-    let value = context.limits.lock()[index];
+    let value = state::current()?.limits.lock().value(limit)?;
     put(out, value)
 }
 

@@ -30,6 +30,7 @@ mod host;
 mod image;
 mod launch;
 mod legacy_launch;
+mod limits;
 mod link;
 mod memory;
 mod module;

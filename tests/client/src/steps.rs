@@ -145,6 +145,10 @@ impl Stepper {
             ["context-destroy", name] => {
                 Answer::code(driver.call("cuCtxDestroy_v2", &[self.value(name)?]))
             }
+            ["context-limit", limit, value] => {
+                let words = [number(limit)?, number(value)?];
+                Answer::code(driver.call("cuCtxSetLimit", &words))
+            }
             ["context-attach"] => {
                 let mut context = POISON;
                 let words = [&raw mut context as u64, 0];
