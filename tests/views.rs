@@ -152,7 +152,15 @@ fn a_tenant_sees_its_own_processes_and_nobody_else_s() {
     };
     let inside = list(&mut web.command(python::interpreter()));
     let outside = list(&mut node.hardware.command(python::interpreter()));
-    for form in ["v1", "v2", "v3"] {
+    let forms = [
+        "v1",
+        "v2",
+        "v3",
+        "detail",
+        "utilization",
+        "utilization info",
+    ];
+    for form in forms {
         assert_eq!(inside[form], serde_json::json!([own.pid()]), "{form}");
         assert_eq!(outside[form], serde_json::json!(both), "{form}");
     }
