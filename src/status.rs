@@ -92,7 +92,9 @@ fn strangers(status: &Status) -> Vec<Vec<String>> {
                     device.index.to_string(),
                     process.pid.to_string(),
                     printable(&process.command),
-                    size(process.memory_used_bytes),
+                    process
+                        .memory_used_bytes
+                        .map_or_else(|| "?".to_owned(), size),
                 ]
             })
         })

@@ -84,7 +84,7 @@ pub struct DeviceInfo {
     pub memory_used_bytes: u64,
     /// Processes on it that are no tenant's, by NVML's account: nobody holds them to a cap.
     #[serde(default)]
-    pub strangers: Vec<ProcessInfo>,
+    pub strangers: Vec<StrangerInfo>,
 }
 
 /// One tenant. Also the body of `GET /v1/tenants/{name}` and the answer to `PATCH`.
@@ -191,6 +191,18 @@ pub struct ProcessInfo {
     pub command: String,
     /// What it holds on all devices together, in bytes.
     pub memory_used_bytes: u64,
+}
+
+/// A process on a device that is no tenant's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrangerInfo {
+    /// Its process id, as the daemon sees it.
+    pub pid: u32,
+    /// The command's short name; empty where the process has just gone.
+    pub command: String,
+    /// What it holds on the device, in bytes; absent where NVML does not say.
+    #[serde(default)]
+    pub memory_used_bytes: Option<u64>,
 }
 
 /// Body of `POST /v1/tenants`.

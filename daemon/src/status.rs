@@ -5,7 +5,8 @@
 
 use crate::api::{
     AuditInfo, ChangeRequest, ComputeInfo, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health,
-    LeaseState, ProcessInfo, RegisterRequest, Registered, Status, TenantDeviceInfo, TenantInfo,
+    LeaseState, ProcessInfo, RegisterRequest, Registered, Status, StrangerInfo, TenantDeviceInfo,
+    TenantInfo,
 };
 use crate::devices::{Sample, Watch, held_by};
 use crate::quota::Request;
@@ -513,7 +514,7 @@ fn compare(mut tenant: TenantInfo, sample: &Sample) -> TenantInfo {
 }
 
 /// Processes on a device that are no tenant's.
-fn strangers(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> Vec<ProcessInfo> {
+fn strangers(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> Vec<StrangerInfo> {
     let is_known = |pid: u32| {
         let mut processes = tenants.iter().flat_map(|tenant| &tenant.processes);
         processes.any(|process| process.pid == pid)
@@ -523,10 +524,10 @@ fn strangers(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> Vec<Process
         .into_iter()
         .flatten()
         .filter(|(pid, _)| !is_known(**pid))
-        .map(|(pid, bytes)| ProcessInfo {
+        .map(|(pid, bytes)| StrangerInfo {
             pid: *pid,
             command: process::command(*pid),
-            memory_used_bytes: bytes.unwrap_or(0),
+            memory_used_bytes: *bytes,
         })
         .collect()
 }
@@ -549,4 +550,25 @@ fn used_bytes(sample: &Sample, tenants: &[TenantInfo], uuid: &str) -> u64 {
                 sum.saturating_add(device.memory_used_bytes)
             })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::{Processes, Seen};
+
+    #[test]
+    fn what_a_stranger_holds_is_unknown_where_nvml_does_not_say() {
+        let seen = Seen {
+            used_bytes: 9,
+            processes: Some(Processes::from([(u32::MAX, None), (u32::MAX - 1, Some(7))])),
+        };
+        let sample = Sample::from([("GPU-1".to_owned(), seen)]);
+        let held: Vec<_> = strangers(&sample, &[], "GPU-1")
+            .into_iter()
+            .map(|stranger| (stranger.pid, stranger.memory_used_bytes))
+            .collect();
+        assert_eq!(held, [(u32::MAX - 1, Some(7)), (u32::MAX, None)]);
+        assert!(strangers(&sample, &[], "GPU-2").is_empty());
+    }
 }
