@@ -37,15 +37,20 @@ fn an_allocation_beyond_the_quota_is_refused_and_reserves_nothing() {
 fn every_way_to_allocate_is_refused_with_out_of_memory_and_leaves_its_outputs_alone() {
     let node = Node::start();
     let mut program = node.ready_stepper("web", "64MiB");
-    for step in [
-        "alloc a 65MiB",
-        "alloc-v1 a 65MiB",
-        "managed a 65MiB",
-        "pitch a 512 200000 4",
-        "create a 66MiB device 0",
-    ] {
+    let asked = [
+        ("alloc a 65MiB", 65 * MIB),
+        ("alloc-v1 a 66MiB", 66 * MIB),
+        ("managed a 67MiB", 67 * MIB),
+        ("pitch a 512 200000 4", 512 * 200_000),
+        ("create a 68MiB device 0", 68 * MIB),
+        ("pool-alloc a 70MiB", 70 * MIB),
+    ];
+    for (count, (step, bytes)) in (1..).zip(asked) {
         program.refused(step);
         assert_eq!(program.used(), 0, "after \"{step}\"");
+        let figure = |name| node.figure("web", 0, name);
+        assert_eq!(figure("oom_refusals"), count, "after \"{step}\"");
+        assert_eq!(figure("last_refused_bytes"), bytes, "after \"{step}\"");
     }
     let error = program.ok("error 2");
     assert_eq!(error["name"], "CUDA_ERROR_OUT_OF_MEMORY");
