@@ -326,3 +326,35 @@ fn four_ranks_set_up_their_buffers_as_nccl_does_and_in_no_time() {
     }
     assert_eq!(assert_exact(&node, "ranks"), 0);
 }
+
+#[test]
+fn a_model_server_s_cache_is_its_own_and_what_it_unloads_is_a_sibling_s_at_once() {
+    let node = Node::start();
+    let tenant = node.tenant("web", "2GiB");
+    let mut server = tenant.ready_stepper();
+    let mut sibling = tenant.ready_stepper();
+    let held = |pid: u32| {
+        let status = node.tenant_status("web").expect("a tenant");
+        let processes = status["processes"].as_array().expect("a list");
+        let process = processes.iter().find(|process| process["pid"] == pid);
+        number(process.expect("it is attached"), "memory_used_bytes") as u64
+    };
+    // Each model's cache is two blocks. A block that goes back to the cache is no call of the driver's.
+    for block in ["one-a", "one-b", "two-a", "two-b"] {
+        server.ok(&format!("alloc {block} 450MiB"));
+    }
+    assert_eq!(held(server.pid()), 1800 * MIB);
+    sibling.refused("alloc a 600MiB");
+    assert_eq!((held(server.pid()), held(sibling.pid())), (1800 * MIB, 0));
+
+    server.ok("free one-b");
+    assert_eq!(held(server.pid()), 1350 * MIB);
+    sibling.ok("alloc a 600MiB");
+    assert_eq!(held(sibling.pid()), 600 * MIB);
+    server.refused("alloc one-b 450MiB");
+    server.ok("free two-b");
+    server.ok("alloc one-b 450MiB");
+    let both = (held(server.pid()), held(sibling.pid()));
+    assert_eq!(both, (1350 * MIB, 600 * MIB));
+    assert_eq!(node.hardware.truth(0), 1950 * MIB);
+}
