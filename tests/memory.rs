@@ -464,3 +464,29 @@ fn memory_of_a_child_that_has_ended_is_soon_seen_as_free_without_asking_for_any(
         });
     }
 }
+
+#[test]
+fn a_free_counts_where_the_memory_lies_whatever_device_is_current() {
+    let node = Node::with(&Setup {
+        devices: 2,
+        ..Setup::default()
+    });
+    let mut program = node.ready_stepper("web", "0:1GiB,1:1GiB");
+    program.ok("alloc first 512MiB");
+    program.ok("context 1");
+    program.ok("alloc second 256MiB");
+    let used = || (node.used("web", 0), node.used("web", 1));
+    assert_eq!(used(), (512 * MIB, 256 * MIB));
+    program.ok("free first");
+    assert_eq!(used(), (0, 256 * MIB));
+    program.ok("context 0");
+    program.ok("free second");
+    assert_eq!(used(), (0, 0));
+    assert_eq!((node.hardware.truth(0), node.hardware.truth(1)), (0, 0));
+    // The room is where it was: all of each cap, and no more.
+    for device in ["0", "1"] {
+        program.ok(&format!("context {device}"));
+        program.ok(&format!("alloc all{device} 1GiB"));
+        program.refused(&format!("alloc more{device} 1"));
+    }
+}
