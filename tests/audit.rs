@@ -159,3 +159,23 @@ fn what_a_limit_of_a_context_takes_is_taken_from_the_cap() {
     program.ok("context-release 0");
     assert_eq!(node.hardware.truth(0), 0);
 }
+
+#[test]
+fn a_cap_below_what_the_driver_takes_shows_nothing_free_and_adds_up() {
+    let node = Node::with(&Setup {
+        gpu: vec!["--context-overhead", "345MiB"],
+        ..Setup::default()
+    });
+    let mut program = node.ready_stepper("web", "300MiB");
+    support::eventually("nothing is free", PATIENCE, || {
+        (program.info() == (0, 300 * MIB)).then_some(())
+    });
+    program.ok("nvml-init");
+    for step in ["nvml-memory 0", "nvml-memory-v2 0"] {
+        let memory = program.ok(step);
+        let figures = ["total", "used", "free"].map(|key| number(&memory, key) as u64);
+        assert_eq!(figures, [300 * MIB, 300 * MIB, 0], "{step}");
+    }
+    program.refused("alloc a 1");
+    assert_eq!(node.figure("web", 0, "memory_set_aside_bytes"), 345 * MIB);
+}
