@@ -62,11 +62,6 @@ impl Quota {
                 })
                 .transpose()
         };
-        let share = |compute, max, weight, class| {
-            Wanted::parse(compute, max, weight, class)
-                .map(drop)
-                .map_err(|error| error.to_string())
-        };
         let mut quota = Self {
             memory: checked("SLUICE_MEMORY", &|text| {
                 Request::parse(text)
@@ -128,6 +123,17 @@ impl Quota {
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
     }
+}
+
+fn share(
+    compute: Option<&str>,
+    max: Option<&str>,
+    weight: Option<u32>,
+    class: Option<&str>,
+) -> Result<(), String> {
+    Wanted::parse(compute, max, weight, class)
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
 fn weight(text: &str) -> Result<u32, String> {
