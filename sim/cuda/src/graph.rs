@@ -23,6 +23,7 @@ use crate::copy;
 use crate::deferred::HostCall;
 use crate::event::{self, Event};
 use crate::fill;
+use crate::graph_memory::Site;
 use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
 use crate::launch::{Kernel, Shape};
 use crate::link::Link;
@@ -52,6 +53,10 @@ pub(crate) enum Work {
     Record(Arc<Event>),
     /// Waits for an event.
     Wait(Arc<Event>),
+    /// Takes memory, which a launch has done before anything else.
+    Allocate(Arc<Site>),
+    /// Frees it.
+    Free(Arc<Site>),
 }
 
 impl Work {
@@ -65,7 +70,14 @@ impl Work {
             Self::Empty => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EMPTY,
             Self::Record(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Self::Wait(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Self::Allocate(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Self::Free(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEM_FREE,
         }
+    }
+
+    /// Whether it has to do with memory of the graph's own.
+    fn is_memory(&self) -> bool {
+        matches!(self, Self::Allocate(_) | Self::Free(_))
     }
 
     /// Submits it to a stream.
@@ -90,7 +102,8 @@ impl Work {
             }
             Self::Host(call) => stream::submit_call(stream, *call),
             Self::Child(all) => all.iter().try_for_each(|work| work.run(driver, stream)),
-            Self::Empty => Ok(()),
+            Self::Empty | Self::Allocate(_) => Ok(()),
+            Self::Free(site) => site.free(driver, Some(stream)),
             Self::Record(event) => event.record_in(driver, stream),
             Self::Wait(event) => stream::wait_for_event(driver, stream, event),
         }
@@ -99,7 +112,8 @@ impl Work {
 
 /// One node of a graph.
 pub(crate) struct Node {
-    work: Mutex<Work>,
+    /// What it does.
+    pub(crate) work: Mutex<Work>,
     after: Mutex<Vec<Arc<Node>>>,
     graph: Weak<Graph>,
 }
@@ -181,6 +195,15 @@ impl Graph {
         Some(order)
     }
 
+    /// Refuses what memory of a graph's own is not allowed in.
+    fn refuse_memory(&self) -> Answer {
+        let nodes = self.nodes.lock();
+        match nodes.iter().any(|node| node.work.lock().is_memory()) {
+            true => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+            false => Ok(()),
+        }
+    }
+
     fn works(&self) -> Option<Vec<Work>> {
         let order = self.in_order()?;
         Some(order.iter().map(|node| node.work.lock().clone()).collect())
@@ -196,14 +219,23 @@ struct Step {
 
 /// An executable graph.
 pub(crate) struct Exec {
+    flags: u64,
     steps: Mutex<Vec<Step>>,
 }
 
-fn find(handle: CUgraph) -> Answer<Arc<Graph>> {
+/// The graph behind a handle.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) fn find(handle: CUgraph) -> Answer<Arc<Graph>> {
     driver()?.graphs.find(handle).ok_or(INVALID_VALUE)
 }
 
-fn find_node(handle: CUgraphNode) -> Answer<Arc<Node>> {
+/// The node behind a handle.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) fn find_node(handle: CUgraphNode) -> Answer<Arc<Node>> {
     driver()?.graph_nodes.find(handle).ok_or(INVALID_VALUE)
 }
 
@@ -229,6 +261,7 @@ fn clone(out: *mut CUgraph, original: CUgraph) -> Answer {
     let out = Out::claim(out)?;
     let driver = driver()?;
     let original = find(original)?;
+    original.refuse_memory()?;
     let order = original.in_order().ok_or(INVALID_VALUE)?;
     let copy = Arc::new(Graph::default());
     let mut twins: HashMap<usize, Arc<Node>> = HashMap::new();
@@ -263,7 +296,8 @@ fn dependencies(
         .collect()
 }
 
-fn add(
+/// Adds a node that the host describes.
+pub(crate) fn add(
     out: *mut CUgraphNode,
     graph: CUgraph,
     list: *const CUgraphNode,
@@ -339,7 +373,9 @@ fn host_work(params: *const CUDA_HOST_NODE_PARAMS) -> Answer<Work> {
 }
 
 fn child_work(graph: CUgraph) -> Answer<Work> {
-    let works = find(graph)?.works().ok_or(INVALID_VALUE)?;
+    let graph = find(graph)?;
+    graph.refuse_memory()?;
+    let works = graph.works().ok_or(INVALID_VALUE)?;
     Ok(Work::Child(Arc::new(works)))
 }
 
@@ -499,7 +535,10 @@ fn set_exec_kernel_params(
     Ok(())
 }
 
-/// Flags of an instantiation that are known; they change nothing here.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const AUTO_FREE: u64 = 1;
+
+/// Flags of an instantiation that are known; the others of them change nothing here.
 const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
 fn steps(graph: &Graph) -> Option<Vec<Step>> {
@@ -523,6 +562,7 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
     }
     let steps = steps(&graph).ok_or(INVALID_VALUE)?;
     let exec = Exec {
+        flags,
         steps: Mutex::new(steps),
     };
     out.write(driver()?.graph_execs.add(Arc::new(exec)));
@@ -561,9 +601,43 @@ fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
         .map(|step| step.work.clone())
         .collect();
     if stream.is_capturing() {
+        if works.iter().any(Work::is_memory) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
         return capture::add(driver, &stream, Work::Child(Arc::new(works)));
     }
+    take_memory(driver, &stream, &works, exec.flags & AUTO_FREE != 0)?;
     works.iter().try_for_each(|work| work.run(driver, &stream))
+}
+
+/// Allocates what the nodes of a launch want: all of it, or nothing.
+fn take_memory(driver: &Driver, stream: &Stream, works: &[Work], does_free: bool) -> Answer {
+    let sites: Vec<&Arc<Site>> = works
+        .iter()
+        .filter_map(|work| match work {
+            Work::Allocate(site) => Some(site),
+            _ => None,
+        })
+        .collect();
+    if sites.is_empty() {
+        return Ok(());
+    }
+    let used: Vec<_> = sites.iter().filter(|site| site.is_used()).collect();
+    if !used.is_empty() && !does_free {
+        return Err(INVALID_VALUE);
+    }
+    for site in used {
+        site.free(driver, Some(stream))?;
+    }
+    for (index, site) in sites.iter().enumerate() {
+        if let Err(code) = site.allocate(driver) {
+            for taken in sites.iter().take(index) {
+                taken.free(driver, None)?;
+            }
+            return Err(code);
+        }
+    }
+    Ok(())
 }
 
 fn upload<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {

@@ -26,6 +26,8 @@ mod entry;
 mod event;
 mod fill;
 mod graph;
+mod graph_memory;
+mod graph_memory_node;
 mod host;
 mod image;
 mod launch;

@@ -157,7 +157,7 @@ fn give_low(range: &Range) {
 }
 
 /// Maps device memory where the host may touch it.
-fn open_to_host(file: impl AsFd, offset: u64, start: u64, bytes: u64) -> Answer {
+pub(crate) fn open_to_host(file: impl AsFd, offset: u64, start: u64, bytes: u64) -> Answer {
     let refused = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
     let at = usize::try_from(start).ok().and_then(NonZeroUsize::new);
     let length = usize::try_from(bytes.next_multiple_of(PAGE));
@@ -257,6 +257,9 @@ fn allocate_managed(out: *mut CUdeviceptr, bytes: usize, flags: c_uint) -> Answe
 fn free(address: u64) -> Answer {
     let driver = driver()?;
     state::current()?;
+    if let Some(site) = crate::graph_memory::find(address) {
+        return site.free(driver, None);
+    }
     let Some(range) = driver.ranges.remove(address, is_linear) else {
         let elsewhere = crate::sharing::free(driver, address);
         return elsewhere.unwrap_or_else(|| crate::pool::free_now(driver, address));

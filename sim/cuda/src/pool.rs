@@ -19,6 +19,9 @@ use parking_lot::Mutex;
 use sim::hardware::memory::{LARGE_PAGE_BYTES, UNIT_BYTES};
 use sim::proto::Command;
 
+use crate::capture;
+use crate::graph::Work;
+use crate::graph_memory::{self, Site};
 use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
 use crate::ranges::{Kind, Range};
 use crate::registry::handle_of;
@@ -367,10 +370,29 @@ pub(crate) fn find(handle: CUmemoryPool) -> Answer<Arc<Pool>> {
 fn allocate_async<F: Flavour>(out: *mut CUdeviceptr, bytes: usize, given: CUstream) -> Answer {
     let out = Out::claim(out)?;
     let driver = driver()?;
-    let stream = stream::find_for_now::<F>(given)?;
+    let stream = stream::find::<F>(given)?;
+    if stream.is_capturing() {
+        let device = stream.context()?.device;
+        return node(driver, &stream, device, bytes, out);
+    }
     let device = &driver.devices[stream.context()?.device];
     let pool = current_pool(driver, device);
     out.write(pool.allocate(driver, &stream, bytes as u64)?);
+    Ok(())
+}
+
+/// What an allocation in a capture comes to: memory of the graph's.
+fn node(
+    driver: &Driver,
+    stream: &Stream,
+    device: usize,
+    bytes: usize,
+    out: Out<CUdeviceptr>,
+) -> Answer {
+    let site = Site::new(driver, device, bytes as u64)?;
+    let start = site.start();
+    capture::add(driver, stream, Work::Allocate(site))?;
+    out.write(start);
     Ok(())
 }
 
@@ -381,13 +403,23 @@ fn allocate_from<F: Flavour>(
     given: CUstream,
 ) -> Answer {
     let out = Out::claim(out)?;
-    let stream = stream::find_for_now::<F>(given)?;
+    let stream = stream::find::<F>(given)?;
+    if stream.is_capturing() {
+        return node(driver()?, &stream, find(pool)?.device, bytes, out);
+    }
     out.write(find(pool)?.allocate(driver()?, &stream, bytes as u64)?);
     Ok(())
 }
 
 fn free_async<F: Flavour>(address: CUdeviceptr, given: CUstream) -> Answer {
     let driver = driver()?;
+    let stream = stream::find::<F>(given)?;
+    if let Some(site) = graph_memory::find(address) {
+        if stream.is_capturing() {
+            return capture::add(driver, &stream, Work::Free(site));
+        }
+        return site.free(driver, Some(&stream));
+    }
     let stream = stream::find_for_now::<F>(given)?;
     // Memory of `cuMemAlloc` may be freed so, too.
     crate::memory::free_in_order(driver, &stream, address)

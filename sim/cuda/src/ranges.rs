@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Managed,
     /// A piece of a pool.
     Pool,
+    /// Memory of a graph's.
+    Graph,
     /// Another process's linear memory, opened by its IPC handle.
     Opened,
     /// A piece of another process's pool.

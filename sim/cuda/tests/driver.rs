@@ -188,6 +188,8 @@ plays_graphs! {
     the_legacy_stream_and_a_capture_exclude_each_other
     a_graph_built_by_hand_runs_in_the_order_of_its_edges
     an_executable_graph_is_updated_if_the_form_is_the_same
+    a_graph_s_memory_is_held_from_its_launch_until_it_is_trimmed
+    a_graph_s_memory_that_no_node_frees_stays_and_hinders_the_next_launch
 }
 
 #[test]

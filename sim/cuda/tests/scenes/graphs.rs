@@ -593,3 +593,115 @@ fn an_executable_graph_is_updated_if_the_form_is_the_same() {
     ok!(cuStreamSynchronize(stream));
     assert_eq!(first_byte(at), 2, "as before the update that failed");
 }
+
+fn graph_bytes(which: CUgraphMem_attribute) -> usize {
+    let mut bytes = 0u64;
+    ok!(cuDeviceGetGraphMemAttribute(
+        0,
+        which,
+        (&raw mut bytes).cast()
+    ));
+    bytes as usize
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn a_graph_s_memory_is_held_from_its_launch_until_it_is_trimmed() {
+    use CUgraphMem_attribute_enum as A;
+    context();
+    let stream = stream(1);
+    let kept = allocate(BYTES);
+    let before = free_bytes();
+    let used = || graph_bytes(A::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    let reserved = || graph_bytes(A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    begin(stream, MODE_RELAXED);
+    let mut at = 0;
+    ok!(cuMemAllocAsync(&mut at, 64 * MIB, stream));
+    ok!(cuMemsetD8Async(at, 5, BYTES, stream));
+    ok!(cuMemcpyDtoDAsync_v2(kept, at, BYTES, stream));
+    ok!(cuMemFreeAsync(at, stream));
+    let exec = instantiated(end(stream));
+    assert_eq!((used(), reserved(), before - free_bytes()), (0, 0, 0));
+    for _ in 0..2 {
+        ok!(cuMemsetD8_v2(kept, 0, BYTES));
+        ok!(cuCtxSynchronize());
+        ok!(cuGraphLaunch(exec, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(first_byte(kept), 5);
+        assert_eq!((used(), reserved()), (0, 64 * MIB));
+        assert_eq!(before - free_bytes(), 64 * MIB);
+    }
+    ok!(cuDeviceGraphMemTrim(0));
+    assert_eq!((reserved(), before - free_bytes()), (0, 0));
+    let high = A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    assert_eq!(graph_bytes(high), 64 * MIB);
+    let mut zero = 0u64;
+    ok!(cuDeviceSetGraphMemAttribute(
+        0,
+        high,
+        (&raw mut zero).cast()
+    ));
+    assert_eq!(graph_bytes(high), 0);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn a_graph_s_memory_that_no_node_frees_stays_and_hinders_the_next_launch() {
+    use CUgraphMem_attribute_enum as A;
+    context();
+    let stream = stream(1);
+    let before = free_bytes();
+    let used = || graph_bytes(A::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    let auto_free = 1;
+    for (flags, again) in [
+        (0, Code::CUDA_ERROR_INVALID_VALUE),
+        (auto_free, Code::CUDA_SUCCESS),
+    ] {
+        let (mut graph, mut node, mut exec) = (null_mut(), null_mut(), null_mut());
+        ok!(cuGraphCreate(&mut graph, 0));
+        // SAFETY: plain data; what is not set below is zero.
+        let mut params: CUDA_MEM_ALLOC_NODE_PARAMS = unsafe { std::mem::zeroed() };
+        params.poolProps.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        params.poolProps.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        params.bytesize = 64 * MIB;
+        ok!(cuGraphAddMemAllocNode(
+            &mut node,
+            graph,
+            null(),
+            0,
+            &mut params
+        ));
+        let at = params.dptr;
+        fails!(
+            cuGraphClone(&mut null_mut(), graph),
+            CUDA_ERROR_NOT_SUPPORTED
+        );
+        ok!(cuGraphInstantiateWithFlags(&mut exec, graph, flags));
+        ok!(cuGraphLaunch(exec, stream));
+        ok!(cuMemsetD8Async(at, 6, BYTES, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(first_byte(at), 6);
+        assert_eq!(unsafe { cuGraphLaunch(exec, stream) }, again);
+        ok!(cuDeviceGraphMemTrim(0));
+        assert_eq!((used(), before - free_bytes()), (64 * MIB, 64 * MIB));
+        // Neither graph nor executable holds it.
+        ok!(cuGraphExecDestroy(exec));
+        ok!(cuGraphDestroy(graph));
+        ok!(cuDeviceGraphMemTrim(0));
+        assert_eq!(before - free_bytes(), 64 * MIB);
+        ok!(cuMemFreeAsync(at, stream));
+        fails!(cuMemFreeAsync(at, stream), CUDA_ERROR_INVALID_VALUE);
+        ok!(cuStreamSynchronize(stream));
+        ok!(cuDeviceGraphMemTrim(0));
+        assert_eq!((used(), before - free_bytes()), (0, 0));
+    }
+    // Of more than there is, nothing is taken.
+    begin(stream, MODE_RELAXED);
+    let (mut small, mut large) = (0, 0);
+    ok!(cuMemAllocAsync(&mut small, 64 * MIB, stream));
+    ok!(cuMemAllocAsync(&mut large, 16 * GIB, stream));
+    let exec = instantiated(end(stream));
+    fails!(cuGraphLaunch(exec, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    ok!(cuDeviceGraphMemTrim(0));
+    assert_eq!((used(), before - free_bytes()), (0, 0));
+}
