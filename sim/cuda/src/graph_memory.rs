@@ -131,7 +131,7 @@ impl Site {
         self.backing.lock().is_used
     }
 
-    /// Allocates it, for a launch in `stream`.
+    /// Allocates it for a launch.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if it is allocated; `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -177,14 +177,17 @@ impl Site {
             return Err(INVALID_VALUE);
         }
         let freed = match stream {
-            Some(stream) => (stream.lane.slot, stream.submit(driver, mark)?),
-            None => (0, 0),
+            Some(stream) => Some((stream.lane.slot, stream.submit(driver, mark)?)),
+            None => None,
         };
         let mut backing = self.backing.lock();
         if !std::mem::take(&mut backing.is_used) {
             return Err(INVALID_VALUE);
         }
-        backing.freed = freed;
+        // Without a stream, an earlier use may still go on behind the earlier free.
+        if let Some(freed) = freed {
+            backing.freed = freed;
+        }
         change(
             &mut COUNTS.lock()[self.device].used,
             -self.bytes.cast_signed(),
