@@ -43,7 +43,7 @@ pub(crate) fn refuse(variable: &str, value: &str, reason: impl ToString) -> Envi
 }
 
 impl Quota {
-    /// Reads a container's variables; the last of a name counts, as it does for most programs.
+    /// Reads a container's variables; the last of a name counts.
     ///
     /// Other sharers' names count where ours are not set. They are checked only then.
     ///
