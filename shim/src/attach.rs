@@ -12,9 +12,11 @@ use nix::sys::socket::{
     connect, recvmsg, sendmsg, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use std::ffi::CString;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -78,7 +80,7 @@ impl fmt::Display for Failure {
             ),
             Failure::Stranger(path) => write!(
                 out,
-                "the daemon at {} knows no tenant for this process; start it with `sluice run`",
+                "the daemon at {} knows no tenant for this process; start it with `sluice run`, or its container with a device of sluice.dev",
                 path.display()
             ),
             Failure::Refused(path, attach_status::LAYOUT) => write!(
@@ -237,14 +239,54 @@ fn once(flags: u32) -> Result<Attached, Failure> {
 }
 
 /// The machine's own socket where it exists, then the one that the variable names.
+///
+/// In a container the former is the only one, whether it is there at the moment or not: a variable is the
+/// tenant's to set, and could name a daemon of its own.
 fn sockets() -> impl Iterator<Item = PathBuf> {
     let system = Path::new(SYSTEM_ATTACH_SOCKET);
-    let named = std::env::var_os(ENV_SOCKET).map(PathBuf::from);
-    system
-        .exists()
+    let is_lent = system.parent().is_some_and(is_mount);
+    let named = std::env::var_os(ENV_SOCKET)
+        .filter(|_| !is_lent)
+        .map(PathBuf::from);
+    (is_lent || system.exists())
         .then(|| system.to_owned())
         .into_iter()
         .chain(named)
+}
+
+/// Whether something is mounted at `folder`.
+///
+/// Source: statx(2), `STATX_ATTR_MOUNT_ROOT`, since Linux 5.8; before that two file systems tell.
+fn is_mount(folder: &Path) -> bool {
+    let Some(found) = statx(folder) else {
+        return false;
+    };
+    let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
+    if found.stx_attributes_mask & root != 0 {
+        return found.stx_attributes & root != 0;
+    }
+    let device = |found: &libc::statx| (found.stx_dev_major, found.stx_dev_minor);
+    let above = folder.parent().and_then(statx);
+    above.is_some_and(|above| device(&above) != device(&found))
+}
+
+/// By its number: glibc has a function of this name since 2.28 only.
+fn statx(path: &Path) -> Option<libc::statx> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: plain integers, for which zeros are a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: a text that ends with zero, and a place for the answer.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            0,
+            libc::STATX_BASIC_STATS,
+            &raw mut found,
+        )
+    };
+    (status == 0).then_some(found)
 }
 
 /// Comes back to the next daemon at the same place, with the same account.
@@ -451,4 +493,16 @@ fn map<Page>(file: &OwnedFd, protection: i32, kind: u32) -> Option<NonNull<Page>
         return None;
     }
     Some(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_told_from_a_folder() {
+        for (folder, is) in [("/proc", true), ("/proc/self", false), ("/nowhere", false)] {
+            assert_eq!(is_mount(Path::new(folder)), is, "{folder}");
+        }
+    }
 }
