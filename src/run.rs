@@ -75,6 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
             memory: arguments.memory.clone(),
             gpus: gpus(&arguments.gpu),
             owner_pid: std::process::id(),
+            container: None,
             compute: arguments.compute.request(),
         })?;
         (driver, tenant)

@@ -100,9 +100,23 @@ pub struct TenantInfo {
     pub devices: Vec<TenantDeviceInfo>,
     /// Its attached processes.
     pub processes: Vec<ProcessInfo>,
+    /// The container that it is, if it is one.
+    #[serde(default)]
+    pub container: Option<ContainerInfo>,
     /// Whether an operator holds all its launches.
     #[serde(default)]
     pub is_paused: bool,
+}
+
+/// A container, as its engine knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerInfo {
+    /// Its id.
+    pub id: String,
+    /// The lease that it was started with, as `sluice cdi lease` named it.
+    #[serde(default)]
+    pub lease: Option<String>,
 }
 
 /// A tenant's part of one device.
@@ -219,6 +233,10 @@ pub struct RegisterRequest {
     pub gpus: Option<Vec<GpuName>>,
     /// The process that the tenant lives as long as.
     pub owner_pid: u32,
+    /// The container whose first process `owner_pid` is; its processes are known by where they stand and
+    /// need no token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerInfo>,
     /// Its share of GPU time.
     #[serde(flatten)]
     pub compute: ComputeRequest,

@@ -14,7 +14,6 @@ use crate::process;
 use crate::recovery::Recovery;
 use crate::state::{Shared, Watched};
 use crate::sweep::KeptBack;
-use crate::tenants::Registry;
 use ffi::wire::{ATTACH_BYTES, AttachRequest, LAYOUT, attach_flags, attach_status};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
@@ -195,8 +194,9 @@ impl Server {
         descriptor: Option<OwnedFd>,
     ) -> Result<Option<u64>, Status> {
         let peer = peer(socket.as_fd()).ok_or(attach_status::STRANGER)?;
-        let tenant =
-            identify(&self.shared.state().registry, request).ok_or(attach_status::STRANGER)?;
+        let tenant = self
+            .identify(request, &peer)
+            .ok_or(attach_status::STRANGER)?;
         if request.flags & attach_flags::SWEEP != 0 {
             self.sweep_and_answer(tenant, socket);
             return Ok(None);
@@ -212,6 +212,33 @@ impl Server {
         }
         self.join(number, socket, tenant, peer)?;
         Ok(Some(number))
+    }
+
+    /// Whose process sent a request.
+    ///
+    /// Where it stands says so first, which the kernel knows: a process in a registered container is that
+    /// container's, whatever token it shows.
+    fn identify(&self, request: &AttachRequest, peer: &Peer) -> Option<u64> {
+        let has_containers = {
+            let state = self.shared.state();
+            state
+                .registry
+                .tenants()
+                .any(|tenant| tenant.container.is_some())
+        };
+        let place = has_containers.then(|| {
+            // Files of /proc, so not under the lock.
+            (
+                process::control_group(peer.pid),
+                process::pid_namespace(peer.pid),
+            )
+        });
+        let state = self.shared.state();
+        let by_place = place
+            .and_then(|(group, namespace)| state.registry.by_place(group.as_deref(), namespace));
+        by_place
+            .or_else(|| state.registry.by_token(&request.token))
+            .map(|tenant| tenant.id)
     }
 
     fn observe(
@@ -459,12 +486,4 @@ impl Server {
             _ => Err(attach_status::MALFORMED),
         }
     }
-}
-
-/// Whose process sent a request.
-///
-/// The token says so. Where a tenant is a container, its listener, cgroup or PID namespace will: that
-/// question belongs here, before the token's.
-fn identify(registry: &Registry, request: &AttachRequest) -> Option<u64> {
-    registry.by_token(&request.token).map(|tenant| tenant.id)
 }

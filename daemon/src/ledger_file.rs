@@ -150,6 +150,7 @@ mod tests {
             }],
             slots: [(0, holder), (1023, holder)].into(),
             next_generation: 4,
+            container: None,
             is_paused: true,
             is_owner_alive: false,
             observers: 0,

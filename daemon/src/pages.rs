@@ -391,6 +391,7 @@ mod tests {
             }],
             slots: BTreeMap::new(),
             next_generation: 1,
+            container: None,
             is_paused: false,
             is_owner_alive: true,
             observers: 0,

@@ -55,6 +55,35 @@ fn is_killed(status: &str) -> bool {
     pending.fold(0, |all, mask| all | mask) & kill != 0
 }
 
+/// Where a process stands among control groups: by which a container's processes are told.
+///
+/// The unified hierarchy's path, else systemd's, else that of the `pids` controller; `None` for the root, which
+/// tells nothing.
+pub(crate) fn control_group(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    control_group_in(&text)
+}
+
+fn control_group_in(text: &str) -> Option<String> {
+    // hierarchy, controllers, path
+    let path_of = |controllers: &str| {
+        text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let is_it = fields.next()? == controllers;
+            let path = fields.next().filter(|path| path.len() > 1)?;
+            is_it.then(|| path.to_owned())
+        })
+    };
+    ["", "name=systemd", "pids"].into_iter().find_map(path_of)
+}
+
+/// The PID namespace of a process, as its inode.
+pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/pid"))
+        .ok()
+        .map(|it| it.ino())
+}
+
 /// Short name of the command that a process runs; empty where it is gone.
 pub(crate) fn command(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))
@@ -64,7 +93,11 @@ pub(crate) fn command(pid: u32) -> String {
 
 /// The user that a process runs as.
 pub(crate) fn user(pid: u32) -> Option<u32> {
-    fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid())
+    // Not the owner of the folder in /proc, which is root where a process may not be dumped.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // real, effective, saved, of the file system
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Whether a process maps the usage page with this inode; an error where `/proc` does not say.
@@ -136,6 +169,20 @@ mod tests {
         let stat = format!("17 (a) b (c) {}", rest.join(" "));
         assert_eq!(start_ticks(&stat), Some(22));
         assert_eq!(start_ticks("17 (a"), None);
+    }
+
+    #[test]
+    fn a_control_group_is_the_unified_one_where_that_says_anything() {
+        let v2 = "0::/system.slice/docker-1f.scope\n";
+        assert_eq!(
+            control_group_in(v2).as_deref(),
+            Some("/system.slice/docker-1f.scope")
+        );
+        let hybrid = "8:pids:/p\n1:name=systemd:/machine/x\n0::/\n";
+        assert_eq!(control_group_in(hybrid).as_deref(), Some("/machine/x"));
+        assert_eq!(control_group_in("8:pids:/p:q\n").as_deref(), Some("/p:q"));
+        assert_eq!(control_group_in("0::/\n"), None);
+        assert_eq!(control_group_in(""), None);
     }
 
     #[test]

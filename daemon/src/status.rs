@@ -4,15 +4,15 @@
 //! says who that is. See `docs/status-api.md`.
 
 use crate::api::{
-    AuditInfo, ChangeRequest, ComputeInfo, DaemonInfo, DeviceInfo, DriverInfo, Failure, Health,
-    LeaseState, ProcessInfo, RegisterRequest, Registered, Status, StrangerInfo, TenantDeviceInfo,
-    TenantInfo,
+    AuditInfo, ChangeRequest, ComputeInfo, ContainerInfo, DaemonInfo, DeviceInfo, DriverInfo,
+    Failure, Health, LeaseState, ProcessInfo, RegisterRequest, Registered, Status, StrangerInfo,
+    TenantDeviceInfo, TenantInfo,
 };
 use crate::devices::{Sample, Watch, held_by};
 use crate::quota::Request;
 use crate::runtime::attach_socket;
 use crate::state::{Pages, RegisterError, Shared, monotonic_ns};
-use crate::tenants::{NewTenant, Refusal, Share, Tenant};
+use crate::tenants::{Container, NewTenant, Refusal, Share, Tenant};
 use crate::{Settings, process};
 use axum::Router;
 use axum::body::Bytes;
@@ -241,12 +241,16 @@ async fn register(
     let memory = Request::parse(&request.memory).map_err(Refusal::from)?;
     let owner =
         process::identify(request.owner_pid).ok_or_else(|| no_process(request.owner_pid))?;
+    let container = request
+        .container
+        .map(|info| container(info, request.owner_pid));
     let random = || process::random().map_err(|error| internal(&error));
     let new = NewTenant {
         name: request.name,
         memory,
         compute: request.compute.parse().map_err(Refusal::from)?,
         gpus: request.gpus,
+        container: container.transpose()?,
         owner,
         token: random()?,
         nonce: random()?,
@@ -441,8 +445,31 @@ fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
         owner_pid: tenant.owner.pid,
         devices: devices.collect(),
         processes: processes.collect(),
+        container: tenant.container.as_ref().map(|it| it.info.clone()),
         is_paused: tenant.is_paused,
     }
+}
+
+/// Finds out by what a container's processes will be known; `pid` is its first one.
+fn container(info: ContainerInfo, pid: u32) -> Result<Container, Problem> {
+    let own = std::process::id();
+    let control_group = process::control_group(pid)
+        .filter(|path| process::control_group(own).as_ref() != Some(path));
+    let pid_namespace =
+        process::pid_namespace(pid).filter(|inode| process::pid_namespace(own) != Some(*inode));
+    if control_group.is_none() && pid_namespace.is_none() {
+        let error = format!(
+            "container {} shares the control group and the PID namespace of the daemon: its processes \
+             cannot be told from others",
+            info.id
+        );
+        return Err(Problem(StatusCode::BAD_REQUEST, error));
+    }
+    Ok(Container {
+        info,
+        control_group,
+        pid_namespace,
+    })
 }
 
 /// What a tenant was promised of a device's time, and what its processes say; the lease and what was

@@ -4,7 +4,7 @@
 
 mod refusal;
 
-use crate::api::GpuName;
+use crate::api::{ContainerInfo, GpuName};
 use crate::arbiter::Terms;
 use crate::quota::{Memory, Request, Size};
 use crate::terms::{Part, WHOLE_PERMILLE, Wanted};
@@ -88,6 +88,9 @@ pub struct Tenant {
     /// The generation that the next change of hands gets. One count for all slots, so that no two
     /// holders of any slot ever share a generation.
     pub next_generation: u32,
+    /// The container that it is, if it is one.
+    #[serde(default)]
+    pub container: Option<Container>,
     /// Whether an operator holds all its launches.
     #[serde(default)]
     pub is_paused: bool,
@@ -135,6 +138,32 @@ impl Tenant {
     }
 }
 
+/// A container, and by what its processes are told from others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// What its engine calls it.
+    pub info: ContainerInfo,
+    /// The control group of its first process; its other processes are in it or below.
+    pub control_group: Option<String>,
+    /// Inode of its PID namespace, where it has one of its own.
+    pub pid_namespace: Option<u64>,
+}
+
+impl Container {
+    /// Whether a process that stands there is one of its.
+    pub fn has(&self, control_group: Option<&str>, pid_namespace: Option<u64>) -> bool {
+        let is_inside = self
+            .control_group
+            .as_deref()
+            .zip(control_group)
+            .is_some_and(|(own, path)| {
+                path.strip_prefix(own)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            });
+        is_inside || (self.pid_namespace.is_some() && self.pid_namespace == pid_namespace)
+    }
+}
+
 /// What a new tenant is to be; made by the caller, since names, tokens and processes are the world's.
 #[derive(Debug, Clone)]
 pub struct NewTenant {
@@ -148,6 +177,8 @@ pub struct NewTenant {
     pub gpus: Option<Vec<GpuName>>,
     /// What it lives as long as.
     pub owner: ProcessId,
+    /// The container that it is, if it is one.
+    pub container: Option<Container>,
     /// Sixteen random bytes.
     pub token: Token,
     /// Sixteen random bytes.
@@ -237,6 +268,26 @@ impl Registry {
         })
     }
 
+    /// The container in which a process stands; the innermost where one is in another.
+    pub fn by_place(
+        &self,
+        control_group: Option<&str>,
+        pid_namespace: Option<u64>,
+    ) -> Option<&Tenant> {
+        let depth = |tenant: &&Tenant| {
+            let container = tenant.container.as_ref();
+            container
+                .and_then(|container| container.control_group.as_ref())
+                .map_or(0, String::len)
+        };
+        self.tenants()
+            .filter(|tenant| {
+                let container = tenant.container.as_ref();
+                container.is_some_and(|container| container.has(control_group, pid_namespace))
+            })
+            .max_by_key(depth)
+    }
+
     /// Removes a tenant and so frees its promise and its name.
     pub fn remove(&mut self, id: u64) -> Option<Tenant> {
         self.tenants.remove(&id)
@@ -279,6 +330,7 @@ impl Registry {
             shares,
             slots: BTreeMap::new(),
             next_generation: 1,
+            container: new.container,
             is_paused: false,
             is_owner_alive: true,
             observers: 0,

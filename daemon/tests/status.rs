@@ -79,6 +79,7 @@ fn a_status_names_devices_tenants_and_processes() {
                 "command": command,
                 "memory_used_bytes": GIB,
             }],
+            "container": null,
             "is_paused": false,
         })
     );

@@ -29,6 +29,7 @@ fn tenant(name: &str, memory: &str) -> NewTenant {
         compute: Wanted::default(),
         gpus: None,
         owner: process(1),
+        container: None,
         token: [7; 16],
         nonce: [9; 16],
     }
@@ -270,4 +271,37 @@ proptest! {
             web.slots.remove(&free);
         }
     }
+}
+
+#[test]
+fn a_container_has_what_is_in_its_control_group_or_its_pid_namespace() {
+    let container = Container {
+        info: ContainerInfo {
+            id: "1f".to_owned(),
+            lease: None,
+        },
+        control_group: Some("/machine/1f".to_owned()),
+        pid_namespace: Some(7),
+    };
+    for (group, namespace, is_inside) in [
+        (Some("/machine/1f"), None, true),
+        (Some("/machine/1f/worker"), None, true),
+        (Some("/machine/1f2"), None, false),
+        (Some("/machine"), None, false),
+        (None, Some(7), true),
+        (Some("/elsewhere"), Some(8), false),
+        (None, None, false),
+    ] {
+        assert_eq!(
+            container.has(group, namespace),
+            is_inside,
+            "{group:?} {namespace:?}"
+        );
+    }
+    let hostless = Container {
+        control_group: None,
+        pid_namespace: None,
+        ..container
+    };
+    assert!(!hostless.has(None, None));
 }
