@@ -2,7 +2,10 @@
 //!
 //! `docs/sluice.toml` shows every key with its default; a test keeps the two equal.
 
+use crate::quota::Request;
+use crate::terms::Wanted;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,6 +42,8 @@ pub struct Config {
     pub driver: Driver,
     /// `[memory]`.
     pub memory: Memory,
+    /// `[containers]`.
+    pub containers: Containers,
     /// `[log]`.
     pub log: Log,
     /// `[status]`.
@@ -96,6 +101,79 @@ impl Default for Memory {
             overcommit_ratio: 1.0,
             overhead_reserve_mib: 0,
         }
+    }
+}
+
+/// `[containers]`: how containers get in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Containers {
+    /// What becomes of a container while no daemon answers.
+    pub without_daemon: WithoutDaemon,
+    /// The OCI runtime behind `sluice runtime`: a name in `PATH`, or a path.
+    pub runtime: String,
+    /// Hours after which a lease that no container uses is removed.
+    pub lease_hours: u32,
+    /// The quotas that have a name, `sluice.dev/gpu=NAME`.
+    pub classes: BTreeMap<String, Class>,
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        let class = |part: &str| Class {
+            memory: part.to_owned(),
+            compute: Some(part.to_owned()),
+            ..Class::default()
+        };
+        Self {
+            without_daemon: WithoutDaemon::default(),
+            runtime: "runc".to_owned(),
+            lease_hours: 24,
+            classes: [("half", class("50%")), ("quarter", class("25%"))]
+                .map(|(name, class)| (name.to_owned(), class))
+                .into(),
+        }
+    }
+}
+
+/// What becomes of a container while no daemon answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WithoutDaemon {
+    /// It does not start.
+    #[default]
+    Refuse,
+    /// It starts; CUDA is not ready in it, for as long as it runs.
+    Start,
+}
+
+/// A quota with a name.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// Cap on memory.
+    pub memory: String,
+    /// Guaranteed share of GPU time.
+    pub compute: Option<String>,
+    /// Ceiling of the share.
+    pub compute_max: Option<String>,
+    /// How what is left is divided.
+    pub weight: Option<u32>,
+    /// `latency`, `standard` or `batch`.
+    pub class: Option<String>,
+}
+
+impl Class {
+    fn check(&self) -> Result<(), String> {
+        Request::parse(&self.memory).map_err(|error| error.to_string())?;
+        Wanted::parse(
+            self.compute.as_deref(),
+            self.compute_max.as_deref(),
+            self.weight,
+            self.class.as_deref(),
+        )
+        .map_err(|error| error.to_string())?;
+        Ok(())
     }
 }
 
@@ -190,6 +268,11 @@ impl Config {
                 "memory.overhead_reserve_mib is {reserve}; accepted is up to {MOST_RESERVE_MIB}"
             ));
         }
+        for (name, class) in &config.containers.classes {
+            class
+                .check()
+                .map_err(|error| format!("containers.classes.{name}: {error}"))?;
+        }
         let level = config.log.level.as_str();
         if !["error", "warn", "info", "debug", "trace"].contains(&level) {
             return Err(format!(
@@ -234,7 +317,7 @@ mod tests {
         let keys = uncommented
             .lines()
             .filter(|line| line.contains(" = ") && !line.starts_with('#'));
-        assert_eq!(keys.count(), 8, "a key is missing from the sample");
+        assert_eq!(keys.count(), 13, "a key is missing from the sample");
     }
 
     #[test]
@@ -261,6 +344,9 @@ mod tests {
             "[driver]\nkind = \"fake\"",
             "[driver]\nlibcuda = \"libcuda.so.1\"",
             "[runtime]\ndir = \"run\"",
+            "[containers]\nwithout_daemon = \"maybe\"",
+            "[containers.classes.big]\nmemory = \"lots\"",
+            "[containers.classes.big]\nmemory = \"1GiB\"\ncompute = \"130%\"",
         ] {
             let error = Config::parse(text).expect_err(text);
             assert!(

@@ -1,14 +1,15 @@
-//! Descriptors from outside: what a message brought, and who is at the other end.
+//! Descriptors from outside: what a message brought, who is at the other end, and whose a process is.
 //!
 //! # Safety
 //! The kernel hands over descriptors as bare numbers, in a message or as a result; each is fresh and
-//! nobody else's, so it becomes an [`OwnedFd`] on the spot. Nothing else here is unsafe.
+//! nobody else's, so it becomes an [`OwnedFd`] on the spot. What is asked of one by `ioctl` has no safe form.
 #![allow(unsafe_code, reason = "the kernel's new descriptors are bare numbers")]
 
 use ffi::wire::ATTACH_BYTES;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockFlag, accept4, getsockopt, recvmsg};
+use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -115,6 +116,19 @@ pub(crate) fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..))
+}
+
+/// Who made the user namespace that a process is in: for a container of a user, that user, whoever it is
+/// inside.
+///
+/// Source: ioctl_ns(2), `NS_GET_OWNER_UID`.
+pub(crate) fn namespace_owner(pid: u32) -> Option<u32> {
+    const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+    let namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;
+    let mut owner: libc::uid_t = 0;
+    // SAFETY: a descriptor of a namespace, and a place for the answer.
+    let status = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) };
+    (status == 0).then_some(owner)
 }
 
 #[cfg(test)]

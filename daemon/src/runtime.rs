@@ -137,7 +137,17 @@ impl Folder {
         let mode = if is_root { 0o755 } else { 0o700 };
         make_folder(path, mode)?;
         let lock = lock(path)?;
-        make_folder(&path.join(SOCKET_FOLDER), mode)?;
+        // Whatever a container's user is to this one: the folder itself is what it gets mounted, and on the
+        // host the folder above decides who comes here.
+        let sockets = path.join(SOCKET_FOLDER);
+        make_folder(&sockets, 0o755)?;
+        fs::set_permissions(&sockets, Permissions::from_mode(0o755)).map_err(|source| {
+            RuntimeError::Io {
+                what: "open",
+                path: sockets,
+                source,
+            }
+        })?;
         Ok(Self {
             path: path.to_owned(),
             _lock: lock,
@@ -338,5 +348,6 @@ mod tests {
         let mode = |path| fs::metadata(path).expect("there").mode() & 0o777;
         assert_eq!(mode(attach_socket(dir.path())), 0o666);
         assert_eq!(mode(status_socket(dir.path())), 0o660);
+        assert_eq!(mode(dir.path().join(SOCKET_FOLDER)), 0o755);
     }
 }

@@ -13,7 +13,7 @@ use crate::quota::Request;
 use crate::runtime::attach_socket;
 use crate::state::{Pages, RegisterError, Shared, monotonic_ns};
 use crate::tenants::{Container, NewTenant, Refusal, Share, Tenant};
-use crate::{Settings, process};
+use crate::{Settings, descriptors, process};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::connect_info::{ConnectInfo, Connected};
@@ -81,9 +81,10 @@ impl IntoResponse for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
-            Refusal::NameTaken { .. } | Refusal::NoRoom { .. } | Refusal::NoTime { .. } => {
-                StatusCode::CONFLICT
-            }
+            Refusal::NameTaken { .. }
+            | Refusal::ContainerTaken { .. }
+            | Refusal::NoRoom { .. }
+            | Refusal::NoTime { .. } => StatusCode::CONFLICT,
             Refusal::NoSuchTenant { .. } => StatusCode::NOT_FOUND,
             _ => StatusCode::BAD_REQUEST,
         };
@@ -377,6 +378,9 @@ fn may_own(peer: Peer, owner: u32) -> Result<(), Problem> {
     match process::user(owner) {
         None => Err(no_process(owner)),
         Some(user) if Some(user) == peer.user => Ok(()),
+        Some(_) if peer.user.is_some() && descriptors::namespace_owner(owner) == peer.user => {
+            Ok(())
+        }
         Some(_) => Err(Problem(
             StatusCode::FORBIDDEN,
             format!("process {owner} is another user's and cannot own a tenant of yours"),

@@ -309,6 +309,19 @@ impl Registry {
         if !is_name(&name) {
             return Err(Refusal::BadName { name });
         }
+        if let Some(container) = &new.container {
+            let id = &container.info.id;
+            let is_it = |tenant: &&Tenant| {
+                let container = tenant.container.as_ref();
+                container.is_some_and(|container| container.info.id == *id)
+            };
+            if let Some(holder) = self.tenants().find(is_it) {
+                return Err(Refusal::ContainerTaken {
+                    id: id.clone(),
+                    name: holder.name.clone(),
+                });
+            }
+        }
         if let Some(holder) = self.tenants().find(|tenant| tenant.name == name) {
             let owner = holder.owner.pid;
             return Err(Refusal::NameTaken { name, owner });

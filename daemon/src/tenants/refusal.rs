@@ -46,6 +46,16 @@ pub enum Refusal {
         /// Process id of the tenant's owner.
         owner: u32,
     },
+    /// The container is a tenant.
+    #[error(
+        "container {id} is the tenant \"{name}\" already; give it one device of sluice.dev, not several"
+    )]
+    ContainerTaken {
+        /// The container's id.
+        id: String,
+        /// The tenant's name.
+        name: String,
+    },
     /// No device has this index or UUID.
     #[error("there is no device \"{name}\"; this node has {known}")]
     UnknownDevice {
