@@ -16,6 +16,9 @@ use crate::shared::Shared;
 /// Names the socket of the `gpu` process to the client libraries.
 pub const ENV_SOCKET: &str = "SLUICE_SIM_SOCKET";
 
+/// Where the socket is when the variable is not set: root's daemon makes it there, and containers get it there.
+pub const DEFAULT_SOCKET: &str = "/run/sluice/gpu.sock";
+
 /// `1`: the client libraries stand alone, with one device in the process itself.
 pub const ENV_NULL: &str = "SLUICE_SIM_NULL";
 

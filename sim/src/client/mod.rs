@@ -28,8 +28,8 @@ use self::socket::exchange;
 pub(crate) use self::socket::{receive, send};
 use crate::profile::{PROFILES, Profile};
 use crate::proto::{
-    BOARD_MAGIC, Board, DeviceBoard, ENV_SOCKET, LAYOUT, MAX_DEVICES, Reply, Request, operation,
-    status,
+    BOARD_MAGIC, Board, DEFAULT_SOCKET, DeviceBoard, ENV_SOCKET, LAYOUT, MAX_DEVICES, Reply,
+    Request, operation, status,
 };
 use crate::shared::{Access, Mapping, now_ns};
 
@@ -38,7 +38,7 @@ use crate::shared::{Access, Mapping, now_ns};
 #[non_exhaustive]
 pub enum GpuError {
     /// The environment names no socket.
-    #[error("{ENV_SOCKET} is not set")]
+    #[error("{ENV_SOCKET} is not set, and there is no {DEFAULT_SOCKET}")]
     NoSocket,
     /// Nobody listens there.
     #[error("no `gpu` process answers at {path}: {source}")]
@@ -340,9 +340,11 @@ impl Gpu {
     }
 }
 
+/// The socket that the variable names; without one, where it lies in a container.
 fn socket_from_environment() -> Result<PathBuf, GpuError> {
     std::env::var_os(ENV_SOCKET)
         .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(DEFAULT_SOCKET)).filter(|path| path.exists()))
         .ok_or(GpuError::NoSocket)
 }
 
