@@ -10,6 +10,7 @@
 //!     libsluice.so                                   the shim
 //!     libsluice-cuda.so     libsluice-cuda-1.so      aliases, see `ALIASES`
 //!     libsluice-nvml.so     libsluice-nvml-1.so
+//!     ld.so.preload                                  what a container gets over its own
 //!     stand-in/libcuda.so.1        libcuda.so        the stand-in driver
 //!     stand-in/libnvidia-ml.so.1   libnvidia-ml.so   the stand-in management library
 //! ```
@@ -37,6 +38,9 @@ const ALIASES: [(&str, &str); 4] = [
     ("libsluice-nvml.so", "libnvidia-ml.so"),
     ("libsluice-nvml-1.so", "libnvidia-ml.so.1"),
 ];
+
+/// Names the shim by its path in a container, `containers::SHIM`.
+const PRELOAD: (&str, &str) = ("ld.so.preload", "/opt/sluice/lib/libsluice.so\n");
 
 /// What the nested call builds: package, cdylib as cargo names it, its place in the folder.
 const LIBRARIES: [(&str, &str, &str); 3] = [
@@ -223,6 +227,9 @@ fn assemble(nested: &Path, folder: &Path) -> Result<(), Failure> {
         )?;
         lay_down(&alias, &folder.join(file))?;
     }
+    let (file, content) = PRELOAD;
+    fs::write(work.join(file), content)?;
+    lay_down(&work.join(file), &folder.join(file))?;
     for (link, to) in LINKS {
         let link = folder.join(link);
         if fs::read_link(&link).ok().as_deref() != Some(Path::new(to)) {

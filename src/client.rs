@@ -20,6 +20,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Client {
     socket: PathBuf,
     runtime: tokio::runtime::Runtime,
+    patience: Duration,
 }
 
 impl Client {
@@ -35,7 +36,13 @@ impl Client {
         Ok(Self {
             socket: socket.into(),
             runtime,
+            patience: ANSWER_WITHIN,
         })
+    }
+
+    /// The same with another longest wait for an answer.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Whether it answers, has found its devices and takes registrations.
@@ -96,13 +103,13 @@ impl Client {
             .body(Full::new(body))
             .context("cannot make the request")?;
         self.runtime.block_on(async {
-            tokio::time::timeout(ANSWER_WITHIN, exchange(&self.socket, request))
+            tokio::time::timeout(self.patience, exchange(&self.socket, request))
                 .await
                 .unwrap_or_else(|_| {
                     Err(anyhow!(
                         "the daemon at {} does not answer; waited {} s",
                         self.socket.display(),
-                        ANSWER_WITHIN.as_secs()
+                        self.patience.as_secs()
                     ))
                 })
         })

@@ -1,15 +1,18 @@
 //! `sluice daemon`: shares this machine's GPUs, in the foreground.
 
+use crate::cdi;
 use crate::choice::{Choice, resolve};
 use crate::exit::Exit;
 use crate::gpu;
+use crate::lending::Node;
 use crate::libraries::Libraries;
 use crate::place::Place;
 use anyhow::{Context, Result};
 use daemon::api::{DriverInfo, DriverKind};
-use daemon::config::{Config, Kind};
+use daemon::config::{Class, Config, Kind, WithoutDaemon};
 use daemon::{Settings, runtime};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 /// Shares this machine's GPUs; runs in the foreground
@@ -62,12 +65,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     let place = Place::new(&config.runtime.dir);
     let driver = driver(&config, &place)?;
     let is_stand_in = driver.kind == DriverKind::StandIn;
+    tidy_leases(arguments, &config);
     let outcome = daemon::run(Settings::new(&config, config.runtime.dir.clone(), driver));
     if is_stand_in {
         gpu::end_if_idle(&place);
     }
     outcome?;
     Ok(Exit::Success)
+}
+
+/// How often leases that no container uses are looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(600);
+
+/// Removes old leases for as long as this process lives; root's daemon alone, since the folder is the engines'.
+fn tidy_leases(arguments: &Arguments, config: &Config) {
+    if !nix::unistd::geteuid().is_root() || config.runtime.dir != Path::new("/run/sluice") {
+        return;
+    }
+    let node = Node {
+        runtime_dir: Some(config.runtime.dir.clone()),
+        config: arguments.config.clone(),
+    };
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(TIDY_EVERY);
+            match cdi::tidy(&node, Path::new(containers::lease::FOLDER)) {
+                Ok(removed) if removed.is_empty() => {}
+                Ok(removed) => tracing::info!(?removed, "removed leases that nobody uses"),
+                Err(error) => tracing::warn!("{error:#}"),
+            }
+        }
+    });
 }
 
 /// Decides on the driver, and sees to it that the stand-in's hardware runs.
@@ -123,17 +151,44 @@ fn as_toml(config: &Config) -> String {
         Kind::Real => "real",
         Kind::StandIn => "stand-in",
     };
+    let without_daemon = match config.containers.without_daemon {
+        WithoutDaemon::Refuse => "refuse",
+        WithoutDaemon::Start => "start",
+    };
+    let classes: String = config
+        .containers
+        .classes
+        .iter()
+        .map(|(name, class)| format!("classes.{name:?} = {}\n", inline(class)))
+        .collect();
     format!(
         "[runtime]\ndir = {}\n\n[driver]\nkind = {kind:?}\nlibcuda = {}\nlibnvml = {}\n\n[memory]\n\
-         overcommit_ratio = {:?}\noverhead_reserve_mib = {}\n\n[log]\nlevel = {:?}\n\n[status]\ngroup = {:?}\n",
+         overcommit_ratio = {:?}\noverhead_reserve_mib = {}\n\n[containers]\nwithout_daemon = {without_daemon:?}\n\
+         runtime = {:?}\nlease_hours = {}\n{classes}\n[log]\nlevel = {:?}\n\n[status]\ngroup = {:?}\n",
         quoted(&config.runtime.dir),
         quoted(&config.driver.libcuda),
         quoted(&config.driver.libnvml),
         config.memory.overcommit_ratio,
         config.memory.overhead_reserve_mib,
+        config.containers.runtime,
+        config.containers.lease_hours,
         config.log.level,
         config.status.group,
     )
+}
+
+fn inline(class: &Class) -> String {
+    let text =
+        |key: &str, value: &Option<String>| value.as_ref().map(|it| format!("{key} = {it:?}"));
+    let keys = [
+        text("memory", &Some(class.memory.clone())),
+        text("compute", &class.compute),
+        text("compute_max", &class.compute_max),
+        class.weight.map(|weight| format!("weight = {weight}")),
+        text("class", &class.class),
+    ];
+    let keys: Vec<String> = keys.into_iter().flatten().collect();
+    format!("{{ {} }}", keys.join(", "))
 }
 
 #[cfg(test)]

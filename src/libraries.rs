@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// What a complete folder holds, relative to it. The links of the stand-in are not among them:
 /// nothing of ours needs them.
-pub(crate) const FILES: [&str; 7] = [
+pub(crate) const FILES: [&str; 8] = [
     "libsluice.so",
     "libsluice-cuda.so",
     "libsluice-cuda-1.so",
     "libsluice-nvml.so",
     "libsluice-nvml-1.so",
+    "ld.so.preload",
     "stand-in/libcuda.so.1",
     "stand-in/libnvidia-ml.so.1",
 ];

@@ -4,6 +4,7 @@
 //! crates `daemon` and `sim`. Exit codes are [`exit::Exit`].
 
 mod bench;
+mod cdi;
 mod children;
 mod choice;
 mod client;
@@ -11,15 +12,19 @@ mod compute;
 mod coverage;
 mod daemon_command;
 mod demo;
+mod environment;
 mod exit;
 mod gpu;
+mod hook;
 mod inherited;
 mod install;
 mod interrupt;
+mod lending;
 mod libraries;
 mod pause;
 mod place;
 mod run;
+mod runtime;
 mod set;
 mod sim_command;
 mod status;
@@ -47,6 +52,8 @@ Examples:
   sluice status                                 who holds what
   sluice set web --memory 3GiB                  change a running tenant
   sluice set web --compute 40%                  guarantee it a share of GPU time
+  sluice cdi generate --output /etc/cdi/sluice.json
+                                                let containers have it: --device sluice.dev/gpu=half
 
 Exit codes:
   0    it worked
@@ -66,11 +73,16 @@ enum Command {
     Set(set::Arguments),
     Pause(pause::PauseArguments),
     Resume(pause::ResumeArguments),
+    Cdi(cdi::Arguments),
+    Env(environment::Arguments),
+    Runtime(runtime::Arguments),
     Install(install::Arguments),
     Sim(sim_command::Arguments),
     Bench(bench::Arguments),
     /// Prints version, revision and the folder of the libraries
     Version,
+    #[command(hide = true)]
+    Hook(hook::Arguments),
     #[command(hide = true)]
     DemoTenant(demo::TenantArguments),
     #[command(hide = true)]
@@ -82,7 +94,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    // An engine knows a runtime by its path alone, so the name is the subcommand.
+    if let Some(arguments) = runtime::Arguments::by_name(std::env::args_os()) {
+        return end(runtime::run(&arguments));
+    }
+    end(match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Daemon(arguments) => daemon_command::run(&arguments),
@@ -90,6 +106,10 @@ fn main() -> ExitCode {
         Command::Set(arguments) => set::run(&arguments),
         Command::Pause(arguments) => pause::pause(&arguments),
         Command::Resume(arguments) => pause::resume(&arguments),
+        Command::Cdi(arguments) => cdi::run(&arguments),
+        Command::Env(arguments) => environment::run(&arguments),
+        Command::Runtime(arguments) => runtime::run(&arguments),
+        Command::Hook(arguments) => hook::run(&arguments),
         Command::Install(arguments) => install::run(&arguments),
         Command::Sim(arguments) => sim_command::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
@@ -98,7 +118,10 @@ fn main() -> ExitCode {
         Command::BenchMemory(arguments) => bench::memory_inside(&arguments),
         Command::BenchLaunch(arguments) => bench::launch_inside(&arguments),
         Command::BenchLoad(arguments) => bench::load_inside(&arguments),
-    };
+    })
+}
+
+fn end(outcome: anyhow::Result<Exit>) -> ExitCode {
     outcome
         .unwrap_or_else(|error| {
             eprintln!("sluice: {error:#}");

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     };
     let mut command = Command::new(program);
     command.args(rest).env("LD_PRELOAD", preload);
-    environment(&mut command, &driver, &tenant);
+    command.envs(variables(&driver, &tenant));
     if !arguments.gpu.is_empty() && env::var_os("CUDA_VISIBLE_DEVICES").is_none() {
         let uuids: Vec<&str> = tenant.devices.iter().map(|device| &*device.uuid).collect();
         command.env("CUDA_VISIBLE_DEVICES", uuids.join(","));
@@ -97,7 +97,7 @@ pub(crate) fn memory(text: &str) -> Result<String, quota::QuotaError> {
     quota::Request::parse(text).map(|_| text.to_owned())
 }
 
-fn preload(libraries: &Libraries) -> Result<String> {
+pub(crate) fn preload(libraries: &Libraries) -> Result<String> {
     let present = env::var("LD_PRELOAD");
     if let Err(env::VarError::NotUnicode(text)) = &present {
         anyhow::bail!("LD_PRELOAD is set to {text:?}, which is not text; unset it");
@@ -125,21 +125,26 @@ fn name(arguments: &Arguments, program: &OsString) -> String {
     })
 }
 
-fn gpus(names: &[String]) -> Option<Vec<GpuName>> {
+pub(crate) fn gpus(names: &[String]) -> Option<Vec<GpuName>> {
     (!names.is_empty()).then(|| names.iter().map(|name| GpuName::from(&**name)).collect())
 }
 
-/// Tells the shim who it is and where its driver lies.
-fn environment(command: &mut Command, driver: &DriverInfo, tenant: &Registered) {
-    command.env(wire::ENV_SOCKET, &tenant.attach_socket);
-    command.env(wire::ENV_TOKEN, &tenant.token);
-    if let Some(libcuda) = &driver.libcuda {
-        command.env(wire::ENV_LIBCUDA, libcuda);
+/// What tells the shim who it is and where its driver lies.
+pub(crate) fn variables(driver: &DriverInfo, tenant: &Registered) -> Vec<(&'static str, String)> {
+    let mut variables = vec![
+        (wire::ENV_SOCKET, tenant.attach_socket.clone()),
+        (wire::ENV_TOKEN, tenant.token.clone()),
+    ];
+    let hardware = driver
+        .gpu_socket
+        .as_ref()
+        .filter(|_| driver.kind == DriverKind::StandIn);
+    for (name, value) in [
+        (wire::ENV_LIBCUDA, driver.libcuda.as_ref()),
+        (wire::ENV_LIBNVML, driver.libnvml.as_ref()),
+        (crate::gpu::ENV_SOCKET, hardware),
+    ] {
+        variables.extend(value.map(|value| (name, value.clone())));
     }
-    if let Some(libnvml) = &driver.libnvml {
-        command.env(wire::ENV_LIBNVML, libnvml);
-    }
-    if let (DriverKind::StandIn, Some(socket)) = (driver.kind, &driver.gpu_socket) {
-        command.env(crate::gpu::ENV_SOCKET, socket);
-    }
+    variables
 }

@@ -6,9 +6,26 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The specification with one device, `sluice.dev/gpu=NAME`.
+/// The only variable that a hook has.
+pub(crate) const HOOK_PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Seconds after which a runtime ends the hook, which gives up earlier by itself.
+pub(crate) const HOOK_SECONDS: u32 = 15;
+
+/// Vendor and class of the devices: a user writes `--device sluice.dev/gpu=NAME`.
+pub const KIND: &str = "sluice.dev/gpu";
+
+/// The specification with these devices, each a name and what it changes.
 #[must_use]
-pub fn specification(device: &str, edits: &Edits) -> Value {
+pub fn specification<'a>(devices: impl IntoIterator<Item = (&'a str, &'a Edits)>) -> Value {
+    let devices: Vec<Value> = devices
+        .into_iter()
+        .map(|(name, edits)| json!({ "name": name, "containerEdits": change(edits) }))
+        .collect();
+    json!({ "cdiVersion": "0.5.0", "kind": KIND, "devices": devices })
+}
+
+fn change(edits: &Edits) -> Value {
     let env: Vec<_> = edits
         .env
         .iter()
@@ -26,22 +43,36 @@ pub fn specification(device: &str, edits: &Edits) -> Value {
             })
         })
         .collect();
-    let mut change = json!({ "env": env, "mounts": mounts });
-    if let Some(hook) = &edits.create_runtime {
-        change["hooks"] = json!([{
+    let mut change = json!({
+        "mounts": mounts,
+        "hooks": [{
             "hookName": "createRuntime",
-            "path": hook.path,
-            "args": hook.args,
+            "path": edits.create_runtime.path,
+            "args": edits.create_runtime.args,
             // Never the container's: a variable of an image must not steer a program of the host.
-            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-            "timeout": 10,
-        }]);
+            "env": [HOOK_PATH],
+            "timeout": HOOK_SECONDS,
+        }],
+    });
+    if !env.is_empty() {
+        change["env"] = json!(env);
     }
-    json!({
-        "cdiVersion": "0.5.0",
-        "kind": "sluice.dev/gpu",
-        "devices": [{ "name": device, "containerEdits": change }],
-    })
+    change
+}
+
+/// Whether a device may be called so: letters, digits, `_`, `-`, `.` and `:`, with a letter or digit at
+/// either end. Of two characters at least, since readers before CDI 1.1.1 fail on one.
+///
+/// Source: Container Device Interface, SPEC.md.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    name.len() >= 2
+        && is_edge(name.chars().next())
+        && is_edge(name.chars().last())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c))
 }
 
 /// Writes `specification` to `path` in one step: engines watch the folder and read whatever is there.
@@ -73,21 +104,32 @@ pub(crate) fn replace(path: &Path, value: &Value, mode: u32) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::edits::tests::lease;
-    use crate::{Quota, edits};
+    use crate::{Source, edits};
 
     #[test]
     fn a_specification_is_written_whole_and_leaves_nothing_aside() {
-        let edits = edits(&Quota::default(), &lease()).unwrap();
+        let edits = edits(&Source::Environment, &lease()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sluice.json");
         std::fs::write(&path, "old").unwrap();
-        write(&path, &specification("all", &edits)).unwrap();
+        write(&path, &specification([("managed", &edits)])).unwrap();
 
         let read: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(read["cdiVersion"], "0.5.0");
+        assert_eq!(read["devices"][0]["name"], "managed");
         let change = &read["devices"][0]["containerEdits"];
         assert_eq!(change["mounts"][1]["containerPath"], "/etc/ld.so.preload");
         assert_eq!(change["hooks"][0]["hookName"], "createRuntime");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_are_what_readers_take() {
+        for name in ["half", "8GiB", "half.v2"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "a", "-a", "a-", "a b", "\u{e4}b"] {
+            assert!(!is_name(name), "{name}");
+        }
     }
 }

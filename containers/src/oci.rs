@@ -1,9 +1,13 @@
-//! Changes of an OCI `config.json`, for engines that know no CDI.
+//! Changes of an OCI `config.json`, for engines that know no CDI, and what a runtime tells a hook.
+//!
+//! A configuration is kept as the tree that it is, so that what this version does not know stays.
+//! Source: OCI runtime specification 1.0, `config.md`, `runtime.md`.
 
-use crate::{Edits, cdi};
+use crate::{Edits, LIBRARIES, cdi};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Why a configuration was left as it is.
 #[derive(Debug, thiserror::Error)]
@@ -19,14 +23,51 @@ pub enum OciError {
     Field(&'static str),
 }
 
+/// What a hook reads from its standard input.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct State {
+    /// The container's id.
+    pub id: String,
+    /// Process id of its first process, as the runtime sees it.
+    #[serde(default)]
+    pub pid: u32,
+    /// The folder with its `config.json`.
+    pub bundle: PathBuf,
+}
+
+/// Reads the configuration in the file `path`.
+///
+/// # Errors
+/// It cannot be read, or is no JSON.
+pub fn read(path: &Path) -> Result<Value, OciError> {
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+/// The folder of the container's root, as the configuration spells it: absolute, or below the bundle.
+pub fn root(config: &Value) -> Option<&Path> {
+    config
+        .pointer("/root/path")
+        .and_then(Value::as_str)
+        .map(Path::new)
+}
+
 /// Changes the configuration in the file `path`, in one step.
 pub fn edit_file(path: &Path, edits: &Edits) -> Result<(), OciError> {
     use std::os::unix::fs::PermissionsExt;
-    let mut config = serde_json::from_slice(&std::fs::read(path)?)?;
+    let mut config = read(path)?;
     edit(&mut config, edits)?;
     // As it was: the configuration holds the container's variables, which may be secrets.
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
     Ok(cdi::replace(path, &config, mode)?)
+}
+
+/// Whether a container gets in already, as by a CDI device.
+pub fn is_edited(config: &Value) -> bool {
+    config["mounts"].as_array().is_some_and(|mounts| {
+        mounts
+            .iter()
+            .any(|mount| mount["destination"].as_str() == Some(LIBRARIES))
+    })
 }
 
 /// The variables of the container's process.
@@ -79,17 +120,15 @@ pub fn edit(config: &mut Value, edits: &Edits) -> Result<(), OciError> {
             .map(|(name, value)| json!(format!("{name}={value}"))),
     );
 
-    if let Some(hook) = &edits.create_runtime {
-        let entry = json!({
-            "path": hook.path,
-            "args": hook.args,
-            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-            "timeout": 10,
-        });
-        let hooks = list(object(root, "hooks")?, "createRuntime")?;
-        if !hooks.contains(&entry) {
-            hooks.push(entry);
-        }
+    let entry = json!({
+        "path": edits.create_runtime.path,
+        "args": edits.create_runtime.args,
+        "env": [cdi::HOOK_PATH],
+        "timeout": cdi::HOOK_SECONDS,
+    });
+    let hooks = list(object(root, "hooks")?, "createRuntime")?;
+    if !hooks.contains(&entry) {
+        hooks.push(entry);
     }
     Ok(())
 }
@@ -120,12 +159,12 @@ fn list<'a>(
 mod tests {
     use super::*;
     use crate::edits::tests::lease;
-    use crate::{Quota, edits};
+    use crate::{Quota, Source, edits};
 
     #[test]
     fn an_edit_keeps_what_it_does_not_know_and_a_second_changes_nothing() {
         let quota = Quota::of_environment([("SLUICE_MEMORY", "2GiB")]).unwrap();
-        let edits = edits(&quota, &lease()).unwrap();
+        let edits = edits(&Source::Device(quota), &lease()).unwrap();
         let mut config = json!({
             "ociVersion": "1.0.2",
             "process": { "env": ["PATH=/bin", "SLUICE_MEMORY=9TiB"], "cwd": "/" },
@@ -133,7 +172,9 @@ mod tests {
             "hooks": null,
             "x": 1,
         });
+        assert!(!is_edited(&config));
         edit(&mut config, &edits).unwrap();
+        assert!(is_edited(&config));
         let once = config.clone();
         edit(&mut config, &edits).unwrap();
         assert_eq!(config, once);
@@ -151,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_as_oci_says_stays_as_it_is() {
-        let edits = edits(&Quota::default(), &lease()).unwrap();
+        let edits = edits(&Source::Environment, &lease()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         for text in ["[]", "{\"mounts\": 3}", "{"] {

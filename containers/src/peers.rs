@@ -25,7 +25,10 @@ pub(crate) fn memory(variables: &Variables<'_>) -> Result<Option<String>, Enviro
         if !each.is_empty() {
             let caps = each
                 .iter()
-                .map(|(index, name, value)| Ok(format!("{index}:{}", size(name, value)?)))
+                .map(|(index, name, value)| {
+                    let gpu = gpu(variables, *index, name, value)?;
+                    Ok(format!("{gpu}:{}", size(name, value)?))
+                })
                 .collect::<Result<Vec<_>, _>>()?;
             return Ok(Some(caps.join(",")));
         }
@@ -33,38 +36,80 @@ pub(crate) fn memory(variables: &Variables<'_>) -> Result<Option<String>, Enviro
     Ok(None)
 }
 
+/// Their devices are numbered as the container sees them: in the order of `NVIDIA_VISIBLE_DEVICES`, where
+/// that is a list.
+fn gpu(
+    variables: &Variables<'_>,
+    index: u32,
+    name: &str,
+    value: &str,
+) -> Result<String, EnvironmentError> {
+    let Some(listed) = variables
+        .get("NVIDIA_VISIBLE_DEVICES")
+        .and_then(|list| crate::quota::gpus(list))
+    else {
+        return Ok(index.to_string());
+    };
+    listed.get(index as usize).cloned().ok_or_else(|| {
+        let reason = format!("NVIDIA_VISIBLE_DEVICES lists {} GPUs only", listed.len());
+        refuse(name, value, reason)
+    })
+}
+
+/// Guarantee and ceiling in the names of those that have both: a share that is kept, and another up to which
+/// idle time may be used.
+pub(crate) fn elastic(
+    variables: &Variables<'_>,
+) -> Result<Option<(String, String)>, EnvironmentError> {
+    let soft = percentage(variables, "CUDA_CORE_SOFT_LIMIT")?;
+    let hard = percentage(variables, "CUDA_CORE_LIMIT")?;
+    Ok(match (hard, soft) {
+        (Some(hard), Some(soft)) if (1..100).contains(&hard) && soft > hard => {
+            Some((format!("{hard}%"), format!("{soft}%")))
+        }
+        _ => None,
+    })
+}
+
 /// The ceiling of the first of their names that is set. Ours is the same on every GPU.
 pub(crate) fn ceiling(variables: &Variables<'_>) -> Result<Option<String>, EnvironmentError> {
     for stem in ["CUDA_DEVICE_SM_LIMIT", "CUDA_CORE_LIMIT"] {
-        let mut found: Option<u32> = None;
-        let every = variables.get(stem).map(|value| (stem, *value));
-        let each = by_device(variables, stem);
-        let all = every
-            .into_iter()
-            .chain(each.into_iter().map(|(_, name, value)| (name, value)));
-        for (name, value) in all {
-            let percent = value
-                .parse()
-                .ok()
-                .filter(|percent| *percent <= 100)
-                .ok_or_else(|| {
-                    refuse(
-                        name,
-                        value,
-                        "accepted is a whole percentage from 0 (no ceiling) to 100",
-                    )
-                })?;
-            if found.is_some_and(|before| before != percent) {
-                let reason = "another GPU has another value; accepted is the same for every GPU";
-                return Err(refuse(name, value, reason));
-            }
-            found = Some(percent);
-        }
-        if let Some(percent) = found {
+        if let Some(percent) = percentage(variables, stem)? {
             return Ok((1..100).contains(&percent).then(|| format!("{percent}%")));
         }
     }
     Ok(None)
+}
+
+/// The percentage in `STEM` or its numbered forms, which have to agree.
+fn percentage(variables: &Variables<'_>, stem: &str) -> Result<Option<u32>, EnvironmentError> {
+    let mut found: Option<u32> = None;
+    let every = variables
+        .get_key_value(stem)
+        .map(|(name, value)| (*name, *value));
+    let each = by_device(variables, stem);
+    let all = every
+        .into_iter()
+        .chain(each.into_iter().map(|(_, name, value)| (name, value)));
+    for (name, value) in all {
+        let percent = value
+            .parse()
+            .ok()
+            .filter(|percent| *percent <= 100)
+            .ok_or_else(|| {
+                refuse(
+                    name,
+                    value,
+                    "accepted is a whole percentage from 0 (no ceiling) to 100",
+                )
+            })?;
+        if found.is_some_and(|before| before != percent) {
+            let reason = "another GPU has another value; accepted is the same for every GPU";
+            return Err(refuse(name, value, reason));
+        }
+        found = Some(percent);
+    }
+    Ok(found)
 }
 
 /// Their priority: 0 is high, 1 is low.
@@ -144,6 +189,24 @@ mod tests {
             ("CUDA_DEVICE_MEMORY_LIMIT_2", "4g"),
         ]);
         assert_eq!(quota.memory.as_deref(), Some("2:4GiB,10:1GiB"));
+    }
+
+    #[test]
+    fn their_numbers_are_those_that_the_container_sees() {
+        let two = [
+            ("NVIDIA_VISIBLE_DEVICES", "GPU-aa,GPU-bb"),
+            ("CUDA_DEVICE_MEMORY_LIMIT_1", "1g"),
+        ];
+        assert_eq!(quota(&two).memory.as_deref(), Some("GPU-bb:1GiB"));
+        let one = [("NVIDIA_VISIBLE_DEVICES", "GPU-aa"), two[1]];
+        Quota::of_environment(one).unwrap_err();
+    }
+
+    #[test]
+    fn a_soft_limit_is_the_ceiling_and_the_hard_one_what_is_kept() {
+        let quota = quota(&[("CUDA_CORE_LIMIT", "30"), ("CUDA_CORE_SOFT_LIMIT", "60")]);
+        assert_eq!(quota.compute.as_deref(), Some("30%"));
+        assert_eq!(quota.compute_max.as_deref(), Some("60%"));
     }
 
     #[test]

@@ -82,8 +82,11 @@ impl Quota {
         if quota.memory.is_none() {
             quota.memory = peers::memory(&variables)?;
         }
-        if quota.compute_max.is_none() {
-            quota.compute_max = peers::ceiling(&variables)?;
+        if quota.compute.is_none() && quota.compute_max.is_none() {
+            (quota.compute, quota.compute_max) = match peers::elastic(&variables)? {
+                Some((guarantee, ceiling)) => (Some(guarantee), Some(ceiling)),
+                None => (None, peers::ceiling(&variables)?),
+            };
         }
         if quota.class.is_none() {
             quota.class = peers::class(&variables)?;
@@ -105,24 +108,64 @@ impl Quota {
         Ok(quota)
     }
 
+    /// Whether nothing is asked for; a name alone asks for nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let nameless = Self {
+            name: None,
+            ..self.clone()
+        };
+        nameless == Self::default()
+    }
+
     /// The quota as variables; [`Self::of_environment`] reads them back.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        [
-            ("SLUICE_MEMORY", self.memory.clone()),
-            ("SLUICE_COMPUTE", self.compute.clone()),
-            ("SLUICE_COMPUTE_MAX", self.compute_max.clone()),
-            (
-                "SLUICE_WEIGHT",
-                self.weight.map(|weight| weight.to_string()),
-            ),
-            ("SLUICE_CLASS", self.class.clone()),
-            ("SLUICE_NAME", self.name.clone()),
-        ]
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect()
+        pairs(self)
+            .into_iter()
+            .filter_map(|(variable, _, value)| Some((variable, value?)))
+            .collect()
     }
+
+    /// The quota as options, as `sluice run` and `sluice hook` take them.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        pairs(self)
+            .into_iter()
+            .filter_map(|(_, option, value)| Some([option.to_owned(), value?]))
+            .flatten()
+            .collect()
+    }
+}
+
+/// The GPUs that a list as in `NVIDIA_VISIBLE_DEVICES` names, by index or UUID; `None` where it names none
+/// by themselves: `all`, `none`, `void`, parts of GPUs, or nothing.
+#[must_use]
+pub fn gpus(list: &str) -> Option<Vec<String>> {
+    let is_gpu = |word: &str| {
+        word.starts_with("GPU-") || (!word.is_empty() && word.bytes().all(|c| c.is_ascii_digit()))
+    };
+    let words: Vec<String> = list.split(',').map(|word| word.trim().to_owned()).collect();
+    words.iter().all(|word| is_gpu(word)).then_some(words)
+}
+
+fn pairs(quota: &Quota) -> [(&'static str, &'static str, Option<String>); 6] {
+    [
+        ("SLUICE_MEMORY", "--memory", quota.memory.clone()),
+        ("SLUICE_COMPUTE", "--compute", quota.compute.clone()),
+        (
+            "SLUICE_COMPUTE_MAX",
+            "--compute-max",
+            quota.compute_max.clone(),
+        ),
+        (
+            "SLUICE_WEIGHT",
+            "--weight",
+            quota.weight.map(|weight| weight.to_string()),
+        ),
+        ("SLUICE_CLASS", "--class", quota.class.clone()),
+        ("SLUICE_NAME", "--name", quota.name.clone()),
+    ]
 }
 
 fn share(
@@ -193,6 +236,14 @@ mod tests {
                 (variable, value)
             );
             assert!(!error.reason.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_list_of_gpus_is_one_of_indices_or_uuids() {
+        assert_eq!(gpus("0, GPU-ab").unwrap(), ["0", "GPU-ab"]);
+        for list in ["", "all", "none", "void", "0,MIG-1", "0,"] {
+            assert_eq!(gpus(list), None, "{list:?}");
         }
     }
 

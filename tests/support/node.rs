@@ -269,6 +269,23 @@ impl Node {
         )
     }
 
+    /// [`Self::sluice`] for a subcommand of several words.
+    #[track_caller]
+    pub fn sluice_of(&self, subcommand: &[&str], arguments: &[&str]) -> (bool, String) {
+        let output = Command::new(sluice())
+            .args(subcommand)
+            .arg("--runtime-dir")
+            .arg(self.folder())
+            .args(arguments)
+            .output()
+            .expect("sluice starts");
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+
     /// What the daemon says of a tenant's share of GPU time on its first device.
     #[track_caller]
     pub fn compute(&self, name: &str) -> Value {
@@ -477,6 +494,14 @@ impl Tenant {
     #[track_caller]
     pub fn ready_stepper(&self) -> Stepper {
         ready(self.stepper())
+    }
+
+    /// A variable that programs of this tenant have.
+    #[track_caller]
+    pub fn variable(&self, name: &str) -> String {
+        let found = self.environment.iter().find(|(it, _)| it == name);
+        let (_, value) = found.unwrap_or_else(|| panic!("no variable {name}"));
+        value.to_str().expect("text").to_owned()
     }
 
     /// The process that the tenant was registered for.
