@@ -367,6 +367,7 @@ mod tests {
         let done = Done {
             progress: vec![(100, 0), (200, 10), (400, 20)],
             responses: Vec::new(),
+            unserved: Vec::new(),
             total_seen_bytes: 0,
         };
         for (at, kernels) in [(0, 0.0), (150, 5.0), (200, 10.0), (300, 15.0), (900, 20.0)] {

@@ -121,6 +121,7 @@ mod tests {
         let done = |times: &[u64]| Done {
             progress: times.iter().map(|us| (us * 1000, 0)).collect(),
             responses: Vec::new(),
+            unserved: Vec::new(),
             total_seen_bytes: 0,
         };
         let gaps = gaps(&done(&[1_000, 50_000]), &done(&[900, 1_400, 51_300]));

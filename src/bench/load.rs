@@ -6,6 +6,7 @@
 use crate::children::Owned;
 use crate::demo::device::Device;
 use crate::demo::node::Node;
+use crate::demo::processor::waited_here_ns;
 use crate::exit::Exit;
 use anyhow::{Context, Result, bail};
 use nix::time::{ClockId, clock_gettime};
@@ -59,12 +60,24 @@ pub(crate) struct Done {
     pub(crate) progress: Vec<(u64, u64)>,
     /// Response times of requests, in nanoseconds.
     pub(crate) responses: Vec<u64>,
+    /// What of each the program waited for a processor.
+    pub(crate) unserved: Vec<u64>,
     /// How large it saw the device to be, in bytes.
     pub(crate) total_seen_bytes: u64,
 }
 
-/// [`Done::progress`] and [`Done::responses`].
-type Deeds = (Vec<(u64, u64)>, Vec<u64>);
+impl Done {
+    /// Response times, less what the program waited for a processor.
+    pub(crate) fn served_responses(&self) -> Vec<u64> {
+        let pairs = self.responses.iter().zip(&self.unserved);
+        pairs
+            .map(|(response, unserved)| response.saturating_sub(*unserved))
+            .collect()
+    }
+}
+
+/// [`Done::progress`], [`Done::responses`] and [`Done::unserved`].
+type Deeds = (Vec<(u64, u64)>, Vec<u64>, Vec<u64>);
 
 /// One load of a bench.
 #[derive(Debug, Clone, Default)]
@@ -228,7 +241,7 @@ pub(crate) fn inside(arguments: &LoadArguments) -> Result<Exit> {
         bail!("the order makes no sense");
     };
     sleep_until(begin_ns);
-    let (progress, responses) = if arguments.request_kernels > 0 {
+    let (progress, responses, unserved) = if arguments.request_kernels > 0 {
         requests(&device, arguments, begin_ns, end_ns)?
     } else {
         let ahead = if arguments.waits {
@@ -242,6 +255,7 @@ pub(crate) fn inside(arguments: &LoadArguments) -> Result<Exit> {
     let done = Done {
         progress,
         responses,
+        unserved,
         total_seen_bytes,
     };
     println!("{}", serde_json::to_string(&done)?);
@@ -273,7 +287,7 @@ fn saturate(device: &Device, kernel_ns: u64, ahead: Duration, end_ns: u64) -> Re
             progress.push((now_ns(), done));
         }
     }
-    Ok((progress, Vec::new()))
+    Ok((progress, Vec::new(), Vec::new()))
 }
 
 /// Requests that come at random times, whether or not the last ones are done.
@@ -296,9 +310,10 @@ fn requests(
         let part = ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         (-part.ln() * arguments.interval_us as f64 * 1000.0) as u64
     };
-    let (mut responses, mut progress) = (Vec::new(), Vec::new());
+    let (mut responses, mut unserved, mut progress) = (Vec::new(), Vec::new(), Vec::new());
     let mut arrival_ns = begin_ns + interval_ns();
     while arrival_ns < end_ns {
+        let waited_ns = waited_here_ns();
         sleep_until(arrival_ns);
         for _ in 0..arguments.request_kernels {
             device.spin(arguments.kernel_us * 1000)?;
@@ -306,8 +321,9 @@ fn requests(
         device.finish()?;
         let end_ns = now_ns();
         responses.push(end_ns - arrival_ns);
+        unserved.push(waited_here_ns() - waited_ns);
         progress.push((end_ns, (responses.len() as u64) * arguments.request_kernels));
         arrival_ns += interval_ns();
     }
-    Ok((progress, responses))
+    Ok((progress, responses, unserved))
 }

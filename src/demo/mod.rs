@@ -17,6 +17,7 @@ pub(crate) mod device;
 mod event;
 pub(crate) mod node;
 mod observed;
+pub(crate) mod processor;
 mod screen;
 mod shares;
 mod stage;
@@ -146,6 +147,7 @@ fn as_json(
                 "total_seen_bytes": part.total_seen_bytes,
                 "compute_guarantee": part.guarantee,
                 "compute_measured": part.measured,
+                "compute_wanted": part.wanted,
                 "p99_ms_alone": part.p99_ms_alone,
                 "p99_ms_shared": part.p99_ms_shared,
             })

@@ -110,6 +110,14 @@ impl Node {
         Duration::from_millis(ticks * 10)
     }
 
+    /// Process ids of the daemon and of the `gpu` process.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        [&self.daemon, &self.gpu]
+            .into_iter()
+            .flatten()
+            .map(|child| child.0.id())
+    }
+
     /// What the daemon says.
     pub(crate) fn status(&self) -> Result<Status> {
         self.client.status()

@@ -106,10 +106,11 @@ pub(crate) fn tenants(seen: &Observed) -> String {
 
 /// The tenants of the second act and what each gets of the GPU's time.
 pub(crate) fn shares(seen: &Shares) -> String {
-    const HEADING: [Column; 6] = [
+    const HEADING: [Column; 7] = [
         Column::left("TENANT"),
         Column::left("CLASS"),
         Column::right("GUARANTEED"),
+        Column::right("WANTS"),
         Column::right("NOW"),
         Column::right("MEASURED"),
         Column::right("HELD"),
@@ -123,6 +124,7 @@ pub(crate) fn shares(seen: &Shares) -> String {
                 part.name.to_owned(),
                 class(part.now.class).to_owned(),
                 percent(part.guarantee),
+                part.wanted.map_or_else(|| "all".to_owned(), percent),
                 percent(f64::from(part.now.share_permille) / 1000.0),
                 if part.measured > 0.0 {
                     percent(part.measured)

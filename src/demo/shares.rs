@@ -2,6 +2,7 @@
 //! GPU. First the service alone, then all three.
 
 use super::node::Node;
+use super::processor::Waited;
 use super::screen::Screen;
 use crate::bench::latency::p99_ms;
 use crate::bench::load::{self, CAP_BYTES, Done, Load, Running, Under, now_ns};
@@ -49,6 +50,9 @@ pub(crate) struct Shares {
     pub(crate) busy: Option<f64>,
     /// How long shares were measured.
     pub(crate) seconds: f64,
+    /// Part of that time that a thread of those taking part had to wait for a processor; of the one that had
+    /// to wait longest.
+    pub(crate) unserved: f64,
     /// Launches that were tracked while the service was alone.
     pub(crate) tracked_alone: u64,
 }
@@ -64,8 +68,12 @@ pub(crate) struct Part {
     pub(crate) guarantee: f64,
     /// The same, as it was measured.
     pub(crate) measured: f64,
+    /// What it asks for of it; `None`: all that it can get.
+    pub(crate) wanted: Option<f64>,
     pub(crate) p99_ms_alone: Option<f64>,
     pub(crate) p99_ms_shared: Option<f64>,
+    /// The same, less what the program waited for a processor: alone, and beside the others.
+    pub(crate) served_p99_ms: Option<(f64, f64)>,
     /// What the daemon last said.
     pub(crate) now: ComputeInfo,
 }
@@ -73,7 +81,7 @@ pub(crate) struct Part {
 impl Part {
     /// Whether it launches kernels without an end.
     pub(crate) fn is_saturating(&self) -> bool {
-        self.p99_ms_shared.is_none()
+        self.wanted.is_none()
     }
 }
 
@@ -90,9 +98,11 @@ pub(crate) fn play(node: &Node, screen: &mut Screen, length: Duration) -> Result
     });
     let mut shares = Shares {
         tenants: CAST
-            .map(|(name, ..)| Part {
+            .map(|(name, _, kernel_us, request_kernels)| Part {
                 name,
                 cap_bytes: CAP_BYTES,
+                wanted: (request_kernels > 0)
+                    .then(|| (kernel_us * request_kernels) as f64 / INTERVAL_US as f64),
                 ..Part::default()
             })
             .to_vec(),
@@ -117,14 +127,17 @@ pub(crate) fn play(node: &Node, screen: &mut Screen, length: Duration) -> Result
         return Ok(None);
     }
     let account = || hardware.as_ref().map(|hardware| busy(hardware, &pids));
-    let (from_ns, from) = (now_ns(), account());
+    let waited = || Waited::of(node.pids().chain(pids.iter().copied()));
+    let (from_ns, from, waited_before) = (now_ns(), account(), waited());
     if !watch(node, screen, &running, &mut shares, "all three want it")? {
         return Ok(None);
     }
     let (to_ns, to) = (now_ns(), account());
+    let waited_ns = waited().longest_since_ns(&waited_before);
     let done = running.finish(node)?;
     let passed_ns = (to_ns - from_ns).max(1) as f64;
     shares.seconds = passed_ns / 1e9;
+    shares.unserved = (waited_ns as f64 / passed_ns).min(1.0);
     let got: Vec<f64> = match from.zip(to) {
         Some((from, to)) => to
             .iter()
@@ -142,7 +155,10 @@ pub(crate) fn play(node: &Node, screen: &mut Screen, length: Duration) -> Result
         part.p99_ms_shared = (!done.responses.is_empty()).then(|| p99_ms(&done.responses));
     }
     let service = before.first().context("the service was alone")?;
+    let shared = done.first().context("it was beside the others")?;
+    let served = |done: &Done| p99_ms(&done.served_responses());
     shares.tenants[0].p99_ms_alone = Some(p99_ms(&service.responses));
+    shares.tenants[0].served_p99_ms = Some((served(service), served(shared)));
     Ok(Some(shares))
 }
 
