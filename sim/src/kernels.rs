@@ -1,4 +1,4 @@
-//! How long a kernel runs on the stand-in, and the kernel whose running time its caller chooses.
+//! How long a kernel runs on the stand-in, and the kernels whose running time their caller chooses.
 
 /// Entries whose name begins so take the nanoseconds that they run from their first parameter, a
 /// `u64`.
@@ -27,6 +27,41 @@ $again:
     mov.u64 %rd3, %globaltimer;
     sub.u64 %rd4, %rd3, %rd2;
     setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra $again;
+    ret;
+}
+";
+
+/// Entries whose name begins so run until a word in memory has a value: address, a `u64`, and value, a
+/// `u32`.
+pub const UNTIL_PREFIX: &str = "spin_until";
+
+/// PTX of `spin_until(u64 address, u32 value)`: right on a real GPU, and known by name to the stand-in.
+///
+/// Each thread reads the word until it is at least the value, in the cyclic sense of a stream's wait
+/// (`CU_STREAM_WAIT_VALUE_GEQ`). Who sets it is somebody else: another stream, the host, another process.
+/// A volatile load is never cached and sees the host's stores. Source: PTX ISA, `ld.volatile`.
+pub const UNTIL_PTX: &str = "\
+.version 6.4
+.target sm_52
+.address_size 64
+
+.visible .entry spin_until(
+    .param .u64 spin_until_param_0,
+    .param .u32 spin_until_param_1
+)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<3>;
+
+    ld.param.u64 %rd1, [spin_until_param_0];
+    ld.param.u32 %r1, [spin_until_param_1];
+    cvta.to.global.u64 %rd2, %rd1;
+$again:
+    ld.volatile.global.u32 %r2, [%rd2];
+    sub.s32 %r3, %r2, %r1;
+    setp.lt.s32 %p1, %r3, 0;
     @%p1 bra $again;
     ret;
 }

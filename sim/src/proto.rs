@@ -288,7 +288,8 @@ unsafe impl Shared for Board {}
 pub struct StreamWord {
     /// Every operation up to this one is done.
     pub done: AtomicU64,
-    /// Operation whose host function is to be run; the client runs each once.
+    /// Operation that has come to what the client is to do or to watch for: a host function, a wait for
+    /// memory, a kernel that spins until it is told.
     pub host_ready: AtomicU64,
 }
 
@@ -377,6 +378,11 @@ pub enum Command {
     Host,
     /// The function of this operation has been run.
     HostDone,
+    /// A kernel that runs until the client says with [`Command::HostDone`] that it is to end.
+    Spin {
+        /// Share of the device.
+        warps: u64,
+    },
     /// Ends the stream when it is done.
     Close,
 }
@@ -406,6 +412,7 @@ impl Submission {
             Command::Host => (6, 0, 0),
             Command::HostDone => (7, 0, 0),
             Command::Close => (8, 0, 0),
+            Command::Spin { warps } => (9, warps, 0),
         };
         [
             kind,
@@ -443,6 +450,7 @@ impl Submission {
             6 => Command::Host,
             7 => Command::HostDone,
             8 => Command::Close,
+            9 => Command::Spin { warps: first },
             _ => return None,
         };
         Some(Self {
@@ -541,6 +549,7 @@ mod tests {
             Command::Wait { on: 6, sequence: 7 },
             Command::Host,
             Command::HostDone,
+            Command::Spin { warps: 8 },
             Command::Close,
         ];
         for command in commands {

@@ -27,6 +27,7 @@ mod pools;
 mod sharing;
 mod streams;
 mod tools;
+mod values;
 
 use check::{CHECK, Checks, DONE};
 use std::ffi::OsString;
@@ -67,7 +68,7 @@ macro_rules! families {
 
 families! {
     arrays, captures, contexts, copies, devices, errors, forks, host, kernels, linear, lookups, physical, pools,
-    sharing, streams,
+    sharing, streams, values,
 }
 
 /// The child's part: one family, on the driver that the environment names.

@@ -171,6 +171,7 @@ impl Context {
         // The device has told every waiting operation done with the context.
         for (_, lane) in self.lanes.lock().drain(..) {
             driver.deferred.forget(lane.slot);
+            driver.watches.forget(lane.slot);
             driver.lanes.retire(lane);
         }
         closed

@@ -3,8 +3,9 @@
 //!
 //! The device only takes the time of a copy; its bytes are moved here, after the copy's computed end
 //! and before anybody can learn of it: every call that finds work done settles first. A thread does
-//! the same for those who look at memory without a call, and runs host functions, one at a time.
-//! It sleeps unless something is outstanding.
+//! the same for those who look at memory without a call; it sleeps unless something is outstanding.
+//! Another runs host functions, one at a time, and begins with the first of them: a host function may look
+//! at memory that a stream writes meanwhile.
 //!
 //! Lock order: `moves` or `calls` alone; no lock is held while a host function runs.
 
@@ -12,13 +13,15 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ffi::driver::CUresult;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use parking_lot::{Condvar, Mutex};
 use sim::client::Compute;
 
+use crate::guard::Answer;
 use crate::link::Link;
 use crate::state;
 
@@ -55,12 +58,15 @@ unsafe impl Sync for HostCall {}
 
 /// See the module.
 pub(crate) struct Deferred {
+    /// Moves that have not been done.
     outstanding: AtomicUsize,
     numbers: AtomicU64,
     moves: Mutex<VecDeque<Move>>,
     calls: Mutex<Calls>,
     idle: Mutex<()>,
     woken: Condvar,
+    called: Condvar,
+    does_call: AtomicBool,
 }
 
 impl Deferred {
@@ -73,6 +79,8 @@ impl Deferred {
             calls: Mutex::new(HashMap::new()),
             idle: Mutex::new(()),
             woken: Condvar::new(),
+            called: Condvar::new(),
+            does_call: AtomicBool::new(false),
         }
     }
 
@@ -116,21 +124,35 @@ impl Deferred {
     }
 
     /// As [`Deferred::submit_move`], for a function of the host's.
-    pub(crate) fn submit_call<E>(
-        &self,
+    ///
+    /// # Errors
+    /// What `submit` says; `CUDA_ERROR_OPERATING_SYSTEM` if there is no thread for host functions.
+    pub(crate) fn submit_call(
+        self: &Arc<Self>,
         slot: u32,
         call: HostCall,
-        submit: impl FnOnce() -> Result<u64, E>,
-    ) -> Result<(), E> {
+        submit: impl FnOnce() -> Answer<u64>,
+    ) -> Answer {
+        self.start_calling()?;
         let sequence = submit()?;
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut calls = self.calls.lock();
         let waiting = calls.entry(slot).or_default();
         let at = waiting.partition_point(|(earlier, _)| *earlier < sequence);
         waiting.insert(at, (sequence, call));
         drop(calls);
-        self.wake();
+        self.called.notify_one();
         Ok(())
+    }
+
+    fn start_calling(self: &Arc<Self>) -> Answer {
+        if self.does_call.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let own = Arc::clone(self);
+        start_thread("sluice-sim-host", move || own.run_calls()).map_err(|_| {
+            self.does_call.store(false, Ordering::Release);
+            CUresult::CUDA_ERROR_OPERATING_SYSTEM
+        })
     }
 
     fn wake(&self) {
@@ -165,16 +187,11 @@ impl Deferred {
 
     /// Forgets the host functions of a lane whose context has ended.
     pub(crate) fn forget(&self, slot: u32) {
-        if let Some(gone) = self.calls.lock().remove(&slot) {
-            self.outstanding.fetch_sub(gone.len(), Ordering::AcqRel);
-        }
+        self.calls.lock().remove(&slot);
     }
 
     /// The next host function that the device waits for.
-    fn next_call(&self, link: &Link) -> Option<(u32, u64, HostCall)> {
-        let Link::Gpu(compute, _) = link else {
-            return None;
-        };
+    fn next_call(&self, compute: &Compute) -> Option<(u32, u64, HostCall)> {
         let mut calls = self.calls.lock();
         let slot = ready_slot(&calls, compute)?;
         let waiting = calls.get_mut(&slot)?;
@@ -201,35 +218,53 @@ impl Deferred {
         }
     }
 
-    /// Waits for a change and does what has come due.
+    /// Waits for a change and moves what has come due.
     fn work(&self, link: &Link) {
         self.settle(link);
-        while let Some((slot, sequence, call)) = self.next_call(link) {
-            self.settle(link);
-            // SAFETY: the host gave the function to be called once with this argument.
-            unsafe { (call.function)(call.argument) };
-            self.outstanding.fetch_sub(1, Ordering::AcqRel);
-            if let Link::Gpu(compute, _) = link {
+        let has_news = || {
+            let moves = self.moves.lock();
+            let mut moves = moves.iter();
+            moves.any(|waiting| link.done(waiting.slot) >= waiting.sequence)
+        };
+        if self.outstanding.load(Ordering::Acquire) > 0 {
+            wait_for_news(link, has_news);
+        }
+    }
+
+    /// Runs host functions as the device comes to them.
+    fn run_calls(&self) {
+        loop {
+            let mut calls = self.calls.lock();
+            while calls.is_empty() {
+                self.called.wait(&mut calls);
+            }
+            drop(calls);
+            let Ok(driver) = state::driver() else { return };
+            let Link::Gpu(compute, _) = &driver.link else {
+                return;
+            };
+            while let Some((slot, sequence, call)) = self.next_call(compute) {
+                self.settle(&driver.link);
+                // SAFETY: the host gave the function to be called once with this argument.
+                unsafe { (call.function)(call.argument) };
                 // Should the device be gone, everybody who waits learns it by himself.
                 let _ = compute.host_done(slot, sequence);
             }
-        }
-        let has_news = || {
-            let is_called = match link {
-                Link::Gpu(compute, _) => ready_slot(&self.calls.lock(), compute).is_some(),
-                Link::Null(_) => false,
+            let has_news = || {
+                let calls = self.calls.lock();
+                calls.is_empty() || ready_slot(&calls, compute).is_some()
             };
-            let moves = self.moves.lock();
-            let mut moves = moves.iter();
-            is_called || moves.any(|waiting| link.done(waiting.slot) >= waiting.sequence)
-        };
-        if self.outstanding.load(Ordering::Acquire) > 0 {
-            link.wait_for_change(has_news, OUTSTANDING);
-            if !link.is_alive() {
-                // Nothing will be done any more; the host's calls say so.
-                std::thread::sleep(OUTSTANDING);
-            }
+            wait_for_news(&driver.link, has_news);
         }
+    }
+}
+
+/// Sleeps until something has changed, for a while at most.
+fn wait_for_news(link: &Link, has_news: impl Fn() -> bool) {
+    link.wait_for_change(has_news, OUTSTANDING);
+    if !link.is_alive() {
+        // Nothing will be done any more; the host's calls say so.
+        std::thread::sleep(OUTSTANDING);
     }
 }
 
@@ -246,18 +281,21 @@ fn ready_slot(calls: &Calls, compute: &Compute) -> Option<u32> {
     })
 }
 
-/// Starts the thread of deferred work, with every signal blocked: they are the host's.
+/// Starts the thread of deferred work.
 pub(crate) fn start(deferred: &Arc<Deferred>) -> io::Result<()> {
+    let deferred = Arc::clone(deferred);
+    start_thread("sluice-sim", move || deferred.run())
+}
+
+/// Starts a thread with every signal blocked: they are the host's.
+pub(crate) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut before = SigSet::empty();
     pthread_sigmask(
         SigmaskHow::SIG_SETMASK,
         Some(&SigSet::all()),
         Some(&mut before),
     )?;
-    let deferred = Arc::clone(deferred);
-    let started = std::thread::Builder::new()
-        .name("sluice-sim".to_owned())
-        .spawn(move || deferred.run());
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     started.map(drop)
 }

@@ -30,6 +30,7 @@ use crate::link::Link;
 use crate::registry::handle_of;
 use crate::state::{Driver, driver};
 use crate::stream::{self, Flavour, PerThread, Plain, Stream};
+use crate::values;
 
 /// Moves bytes; may be done any number of times.
 pub(crate) type Action = Arc<dyn Fn() + Send + Sync>;
@@ -53,6 +54,8 @@ pub(crate) enum Work {
     Record(Arc<Event>),
     /// Waits for an event.
     Wait(Arc<Event>),
+    /// Writes values to memory and waits for others.
+    Values(Arc<Vec<values::Operation>>),
     /// Takes memory, which a launch has done before anything else.
     Allocate(Arc<Site>),
     /// Frees it.
@@ -70,6 +73,7 @@ impl Work {
             Self::Empty => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EMPTY,
             Self::Record(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Self::Wait(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Self::Values(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
             Self::Allocate(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::Free(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEM_FREE,
         }
@@ -83,7 +87,7 @@ impl Work {
     /// Submits it to a stream.
     fn run(&self, driver: &'static Driver, stream: &Arc<Stream>) -> Answer {
         match self {
-            Self::Kernel(kernel) => stream.submit(driver, kernel.command()).map(drop),
+            Self::Kernel(kernel) => kernel.run(driver, stream),
             Self::Copy(duration_ns, action) | Self::Fill(duration_ns, action) => {
                 if let Link::Null(_) = driver.link {
                     action();
@@ -106,6 +110,7 @@ impl Work {
             Self::Free(site) => site.free(driver, Some(stream)),
             Self::Record(event) => event.record_in(driver, stream),
             Self::Wait(event) => stream::wait_for_event(driver, stream, event),
+            Self::Values(all) => values::submit(driver, stream, all),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Kernel launches.
 //!
 //! A launch checks what a driver checks, finds out how long the kernel runs, and submits that. The
-//! kernel's parameters are not read, but for the first one of a spin kernel.
+//! kernel's parameters are not read, but for those of a kernel that spins.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use crate::capture;
 use crate::device::{MAX_BLOCK_THREADS, MAX_GRID_X, MAX_GRID_YZ};
 use crate::graph::Work;
 use crate::guard::{Answer, INVALID_VALUE, take};
-use crate::module::{Function, find_function};
+use crate::module::{Function, Timing, find_function};
 use crate::state::{Driver, driver};
-use crate::stream::{self, Flavour, PerThread, Plain};
+use crate::stream::{self, Flavour, PerThread, Plain, Stream};
+use crate::watch::Condition;
 
 /// Key of the parameter buffer's address in `extra`.
 const BUFFER_POINTER: usize = 1;
@@ -56,15 +57,20 @@ impl Shape {
     }
 }
 
-/// The kernel's first parameter, as a `u64`.
-fn first_parameter(parameters: *mut *mut c_void, extra: *mut *mut c_void) -> Answer<u64> {
+/// The kernel's parameter at `index`, which a buffer of parameters has at `offset`.
+fn parameter<T: Copy>(
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    index: usize,
+    offset: usize,
+) -> Answer<T> {
     if !parameters.is_null() {
-        let place = take(parameters)?;
+        let place = take(parameters.wrapping_add(index))?;
         if place.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the kernel has a first parameter of eight bytes, so its place is the caller's duty.
-        return Ok(unsafe { place.cast::<u64>().read_unaligned() });
+        // SAFETY: the kernel has a parameter of that size there, so its place is the caller's duty.
+        return Ok(unsafe { place.cast::<T>().read_unaligned() });
     }
     let (mut buffer, mut at) = (std::ptr::null_mut(), extra);
     let mut room = 0;
@@ -77,11 +83,12 @@ fn first_parameter(parameters: *mut *mut c_void, extra: *mut *mut c_void) -> Ans
         }
         at = at.wrapping_add(2);
     }
-    if buffer.is_null() || room < size_of::<u64>() {
+    if buffer.is_null() || room < offset + size_of::<T>() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the caller's buffer has at least eight bytes, by its own word.
-    Ok(unsafe { buffer.cast::<u64>().read_unaligned() })
+    let place = buffer.wrapping_byte_add(offset);
+    // SAFETY: the caller's buffer has so many bytes, by its own word.
+    Ok(unsafe { place.cast::<T>().read_unaligned() })
 }
 
 pub(crate) fn submit<F: Flavour>(
@@ -106,8 +113,25 @@ pub(crate) fn submit<F: Flavour>(
         return capture::add(driver, &stream, Work::Kernel(kernel));
     }
     let device = || Ok(stream.context()?.device);
-    let command = cost(driver, &function, device, shape, parameters, extra)?;
-    stream.submit(driver, command).map(drop)
+    let cost = cost(driver, &function, device, shape, parameters, extra)?;
+    cost.submit(driver, &stream)
+}
+
+/// What a kernel takes of the device.
+#[derive(Clone, Copy)]
+struct Cost {
+    command: Command,
+    /// What ends it, where that is not the time.
+    until: Option<Condition>,
+}
+
+impl Cost {
+    fn submit(self, driver: &'static Driver, stream: &Stream) -> Answer {
+        match self.until {
+            None => stream.submit(driver, self.command).map(drop),
+            Some(condition) => crate::watch::submit(driver, stream, condition, self.command),
+        }
+    }
 }
 
 /// Checks what a driver checks, and finds out how long the kernel runs.
@@ -118,7 +142,7 @@ fn cost(
     shape: Shape,
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Answer<Command> {
+) -> Answer<Cost> {
     shape.check(function)?;
     if !parameters.is_null() && !extra.is_null() {
         return Err(INVALID_VALUE);
@@ -127,13 +151,25 @@ fn cost(
         return Err(INVALID_VALUE);
     }
     let warps = kernels::warps(shape.blocks(), shape.threads());
-    let duration_ns = if function.is_spin {
-        first_parameter(parameters, extra)?
-    } else {
-        let profile = driver.devices[device()?].info.profile;
-        kernels::cost_ns(warps, profile.warps())
+    let duration_ns = match function.timing {
+        Timing::Until => {
+            let address: u64 = parameter(parameters, extra, 0, 0)?;
+            let value: u32 = parameter(parameters, extra, 1, size_of::<u64>())?;
+            return Ok(Cost {
+                command: Command::Spin { warps },
+                until: Some(Condition::at_least(driver, address, value)?),
+            });
+        }
+        Timing::For => parameter(parameters, extra, 0, 0)?,
+        Timing::Modelled => {
+            let profile = driver.devices[device()?].info.profile;
+            kernels::cost_ns(warps, profile.warps())
+        }
     };
-    Ok(Command::Kernel { duration_ns, warps })
+    Ok(Cost {
+        command: Command::Kernel { duration_ns, warps },
+        until: None,
+    })
 }
 
 /// A kernel with its parameters, to be launched any number of times.
@@ -141,8 +177,7 @@ fn cost(
 pub(crate) struct Kernel {
     function: usize,
     shape: Shape,
-    duration_ns: u64,
-    warps: u64,
+    cost: Cost,
     parameters: Arc<Parameters>,
 }
 
@@ -168,10 +203,7 @@ impl Kernel {
         extra: *mut *mut c_void,
     ) -> Answer<Self> {
         let function = find_function(driver, handle)?;
-        let command = cost(driver, &function, || Ok(device), shape, parameters, extra)?;
-        let Command::Kernel { duration_ns, warps } = command else {
-            return Err(INVALID_VALUE);
-        };
+        let cost = cost(driver, &function, || Ok(device), shape, parameters, extra)?;
         let mut values: Vec<Box<[u8]>> = Vec::new();
         if !parameters.is_null() {
             for (index, (_, bytes)) in function.entry.parameters.iter().enumerate() {
@@ -192,8 +224,7 @@ impl Kernel {
         Ok(Self {
             function: handle as usize,
             shape,
-            duration_ns,
-            warps,
+            cost,
             parameters: Arc::new(Parameters {
                 places,
                 _values: values,
@@ -201,12 +232,9 @@ impl Kernel {
         })
     }
 
-    /// What the device gets.
-    pub(crate) fn command(&self) -> Command {
-        Command::Kernel {
-            duration_ns: self.duration_ns,
-            warps: self.warps,
-        }
+    /// Submits it to a stream.
+    pub(crate) fn run(&self, driver: &'static Driver, stream: &Stream) -> Answer {
+        self.cost.submit(driver, stream)
     }
 
     /// As a kernel node's parameters.

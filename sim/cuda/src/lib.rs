@@ -6,7 +6,7 @@
 //!
 //! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
 //! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `fill`,
-//!   `stream`, `event`, `module`, `launch`, `occupancy`: the families.
+//!   `stream`, `values`, `event`, `module`, `launch`, `occupancy`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
 //! bookkeeping, never while something waits for the device, and in this order: a device's primary
@@ -46,6 +46,8 @@ mod spans;
 mod state;
 mod stream;
 mod stubs;
+mod values;
 mod vmm;
+mod watch;
 
 pub use stubs::STUBS;

@@ -58,8 +58,8 @@ enum Owner {
 pub(crate) struct Function {
     /// What the image says about it.
     pub(crate) entry: Entry,
-    /// Whether its first parameter says how long it runs.
-    pub(crate) is_spin: bool,
+    /// How long it runs.
+    pub(crate) timing: Timing,
     /// Its name, terminated.
     name: std::ffi::CString,
     context_id: Option<u64>,
@@ -71,14 +71,34 @@ pub(crate) struct Function {
     pub(crate) legacy: Mutex<legacy_launch::Settings>,
 }
 
+/// How long a kernel runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timing {
+    /// As long as its grid makes it.
+    Modelled,
+    /// As many nanoseconds as its first parameter says.
+    For,
+    /// Until the word at its first parameter is at least its second.
+    Until,
+}
+
+impl Timing {
+    fn of(entry: &Entry) -> Self {
+        let sizes: Vec<u32> = entry.parameters.iter().map(|(_, bytes)| *bytes).collect();
+        let is_named = |prefix| entry.name.starts_with(prefix);
+        match sizes.as_slice() {
+            [8, 4, ..] if is_named(sim::kernels::UNTIL_PREFIX) => Self::Until,
+            [8, ..] if is_named(sim::kernels::SPIN_PREFIX) => Self::For,
+            _ => Self::Modelled,
+        }
+    }
+}
+
 impl Function {
     fn new(entry: Entry, owner: Owner, context_id: Option<u64>) -> Answer<Self> {
         let name = std::ffi::CString::new(entry.name.as_str()).map_err(|_| INVALID_VALUE)?;
-        let first = entry.parameters.first();
-        let is_spin = entry.name.starts_with(sim::kernels::SPIN_PREFIX)
-            && first.is_some_and(|(_, bytes)| *bytes == 8);
         Ok(Self {
-            is_spin,
+            timing: Timing::of(&entry),
             entry,
             name,
             context_id,

@@ -23,6 +23,7 @@ use crate::registry::Registry;
 use crate::sharing::External;
 use crate::stream::{Lanes, Stream};
 use crate::vmm::Physical;
+use crate::watch::Watches;
 
 const NEW: u8 = 0;
 const READY: u8 = 1;
@@ -81,6 +82,8 @@ pub(crate) struct Driver {
     pub(crate) lanes: Lanes,
     /// What is to be done when the device has got there.
     pub(crate) deferred: Arc<Deferred>,
+    /// What streams wait for in memory.
+    pub(crate) watches: Arc<Watches>,
     /// Contexts.
     pub(crate) contexts: Registry<Context>,
     /// Streams that the host has made.
@@ -171,6 +174,7 @@ impl Driver {
             ranges: Ranges::new(),
             lanes: Lanes::new(),
             deferred: Arc::new(Deferred::new()),
+            watches: Arc::new(Watches::new()),
             contexts: Registry::new(),
             streams: Registry::new(),
             events: Registry::new(),

@@ -192,6 +192,60 @@ plays_graphs! {
     a_graph_s_memory_that_no_node_frees_stays_and_hinders_the_next_launch
 }
 
+/// The same, of the scenes about values in memory.
+macro_rules! plays_values {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            Hardware::start(stringify!($name)).play(concat!("values::", stringify!($name)));
+        }
+    )* };
+}
+
+plays_values! {
+    a_stream_writes_values_in_its_turn
+    a_stream_waits_until_a_value_is_there
+    streams_wait_for_each_other_by_memory_alone
+    a_batch_is_done_in_order_or_not_at_all
+    memory_operations_refuse_what_they_cannot_do
+    memory_operations_become_nodes_of_a_graph
+    a_host_function_may_wait_for_what_a_stream_writes
+    a_kernel_spins_until_another_stream_sets_its_flag
+    a_context_that_ends_takes_its_waits_along
+}
+
+#[test]
+fn a_kernel_spins_until_another_process_sets_its_flag() {
+    let hardware = Hardware::start("flag");
+    let notes = hardware.folder.join("notes");
+    let scene = |name: &str| {
+        let mut command = hardware.scene(&format!("values::{name}"));
+        command.env("SIM_NOTES", &notes).stdout(Stdio::piped());
+        command
+    };
+    let mut spinner = scene("spins_until_somebody_sets_its_flag").spawn().unwrap();
+    let lines = std::io::BufReader::new(spinner.stdout.as_mut().unwrap());
+    assert!(std::io::BufRead::lines(lines).any(|line| line.unwrap().contains("ready")));
+    check(scene("sets_the_flag_of_another").output().unwrap());
+    check_end(spinner);
+}
+
+#[test]
+fn a_killed_process_s_spinning_kernel_is_gone_with_it() {
+    let hardware = Hardware::start("spinner");
+    let mut child = hardware.begin("values::spins_for_ever");
+    let gpu = hardware.gpu();
+    let busy = gpu.busy_ns(0);
+    eventually(|| gpu.busy_ns(0) > busy);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually(|| gpu.processes(0).is_empty());
+    let busy = gpu.busy_ns(0);
+    hardware.play("memory_is_counted_by_512_bytes_and_over_it_nothing_changes");
+    // What has come since has run no kernel, and nobody's went on.
+    assert_eq!(gpu.busy_ns(0), busy);
+}
+
 #[test]
 fn a_process_that_is_killed_gives_everything_back_at_once() {
     let hardware = Hardware::start("killed");

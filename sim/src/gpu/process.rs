@@ -305,6 +305,7 @@ impl Process {
             Command::Mark { event, generation } => Work::Mark { event, generation },
             Command::Wait { on, sequence } => Work::Wait { on, sequence },
             Command::Host => Work::Host,
+            Command::Spin { warps } => Work::Spin { warps },
             Command::Close => Work::Close,
         };
         self.engine.submit(id, sequence, work);

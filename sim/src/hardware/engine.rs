@@ -66,6 +66,11 @@ pub enum Work {
     },
     /// Waits for the client to say that it has run a function of its own.
     Host,
+    /// A kernel: runs, while its context is resident, until the client says that it is to end.
+    Spin {
+        /// Share of the device that it needs.
+        warps: u64,
+    },
     /// Ends the stream when everything before it is done.
     Close,
 }
@@ -93,7 +98,7 @@ pub enum Effect {
         /// When.
         at_ns: u64,
     },
-    /// A [`Work::Host`] was reached: the client is to run it.
+    /// A [`Work::Host`] was reached, or a [`Work::Spin`] has begun to run: the client is to do its part.
     HostReady {
         /// Where.
         stream: StreamId,
@@ -110,6 +115,9 @@ pub struct DeviceTime {
     /// Contexts were being exchanged.
     pub switch_ns: u64,
 }
+
+/// Running time of a kernel that spins: none that ends. Half of what there is, so that sums stay in range.
+const UNTIL_TOLD_NS: u64 = u64::MAX / 2;
 
 #[derive(Debug)]
 struct Operation {
@@ -352,21 +360,33 @@ impl Engine {
         }
     }
 
-    /// The client has run the function of operation `sequence`.
+    /// The client has done its part of operation `sequence`: a function has been run, or a kernel that
+    /// spins sees what it has spun for and ends as soon as it runs again.
     pub fn host_done(&mut self, id: StreamId, sequence: u64) {
-        let is_head = self.streams.get(&id).is_some_and(|stream| {
-            stream.head == Head::Begun
-                && stream
-                    .queue
-                    .front()
-                    .is_some_and(|head| head.sequence == sequence && head.work == Work::Host)
-        });
-        if is_head {
-            let device = self.device_of(id);
-            self.finish_head(id);
-            if let Some(device) = device {
-                self.schedule(device);
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
+        let head = stream.queue.front();
+        let Some(head) = head.filter(|head| head.sequence == sequence) else {
+            return;
+        };
+        let device = self.device_of(id);
+        match head.work {
+            Work::Host if stream.head == Head::Begun => self.finish_head(id),
+            Work::Spin { .. } => {
+                let context = self.contexts.get_mut(&stream.context);
+                let active = context.and_then(|context| {
+                    let mut active = context.active.iter_mut();
+                    active.find(|active| active.stream == id)
+                });
+                if let Some(active) = active {
+                    active.remaining_ns = 1;
+                }
             }
+            _ => return,
+        }
+        if let Some(device) = device {
+            self.schedule(device);
         }
     }
 
@@ -429,7 +449,7 @@ impl Engine {
             Phase::Running { since } => {
                 let ends = self.running_context(device).and_then(|context| {
                     let ends = context.active.iter().map(|active| active.remaining_ns);
-                    ends.min().map(|least| self.now + least)
+                    ends.min().map(|least| self.now.saturating_add(least))
                 });
                 let slice = (ends.is_some() && device.is_contended)
                     .then_some(since + self.schedule.slice_ns);
@@ -602,12 +622,24 @@ impl Engine {
                 fits
             })
             .count();
-        let started = context.ready.drain(..fitting).map(|ready| Active {
-            stream: ready.stream,
-            remaining_ns: ready.remaining_ns,
-            warps: ready.warps,
-        });
-        context.active.extend(started);
+        for ready in context.ready.drain(..fitting) {
+            let head = self.streams.get(&ready.stream);
+            let head = head.and_then(|stream| stream.queue.front());
+            if let Some(head) = head
+                && matches!(head.work, Work::Spin { .. })
+            {
+                // From here on it sees the memory that it spins on.
+                self.effects.push(Effect::HostReady {
+                    stream: ready.stream,
+                    sequence: head.sequence,
+                });
+            }
+            context.active.push(Active {
+                stream: ready.stream,
+                remaining_ns: ready.remaining_ns,
+                warps: ready.warps,
+            });
+        }
     }
 
     fn device_of(&self, id: StreamId) -> Option<usize> {
@@ -655,6 +687,10 @@ impl Engine {
             match work {
                 Work::Kernel { duration_ns, warps } => {
                     self.begin_kernel(id, context, priority, duration_ns, warps);
+                    return;
+                }
+                Work::Spin { warps } => {
+                    self.begin_kernel(id, context, priority, UNTIL_TOLD_NS, warps);
                     return;
                 }
                 Work::Copy { duration_ns } => {
@@ -888,6 +924,49 @@ mod tests {
         engine.advance(100 * SLICE);
         let end = done_at(&engine.take_effects(), stream(2, 0), 1).unwrap();
         assert_eq!(end, 8 * SLICE + SWITCH + 1_000);
+    }
+
+    #[test]
+    fn a_spinning_kernel_takes_its_turns_until_it_is_told() {
+        let mut engine = engine();
+        open(&mut engine, 1, 2);
+        open(&mut engine, 2, 1);
+        engine.submit(stream(1, 0), 1, Work::Spin { warps: FULL });
+        engine.submit(stream(1, 0), 2, kernel(1_000));
+        let begun = Effect::HostReady {
+            stream: stream(1, 0),
+            sequence: 1,
+        };
+        assert_eq!(engine.take_effects(), [begun]);
+        engine.submit(stream(2, 0), 1, kernel(3 * SLICE));
+        engine.advance(100 * SLICE);
+        let effects = engine.take_effects();
+        // The other gets every second slice as from any busy kernel.
+        let end = done_at(&effects, stream(2, 0), 1).unwrap();
+        assert_eq!(end, 6 * SLICE + 5 * SWITCH);
+        assert_eq!(done_at(&effects, stream(1, 0), 1), None);
+        assert_eq!(engine.running_client(0), Some(ClientId(1)));
+        engine.host_done(stream(1, 0), 7);
+        engine.host_done(stream(1, 0), 1);
+        engine.advance(200 * SLICE);
+        let effects = engine.take_effects();
+        assert_eq!(done_at(&effects, stream(1, 0), 1), Some(100 * SLICE + 1));
+        let next = done_at(&effects, stream(1, 0), 2);
+        assert_eq!(next, Some(100 * SLICE + 1_001));
+    }
+
+    #[test]
+    fn a_client_that_goes_away_takes_its_spinning_kernel_along() {
+        let mut engine = engine();
+        open(&mut engine, 1, 1);
+        open(&mut engine, 2, 1);
+        engine.submit(stream(1, 0), 1, Work::Spin { warps: FULL });
+        engine.submit(stream(2, 0), 1, kernel(1_000));
+        engine.close_client(ClientId(1));
+        engine.advance(SLICE);
+        let effects = engine.take_effects();
+        assert_eq!(done_at(&effects, stream(2, 0), 1), Some(1_000));
+        assert_eq!(engine.next_event(), None);
     }
 
     #[test]

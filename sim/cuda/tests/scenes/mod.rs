@@ -32,6 +32,9 @@ macro_rules! fails {
 }
 
 mod graphs;
+mod values;
+
+use values::Gate;
 
 type Code = CUresult;
 
