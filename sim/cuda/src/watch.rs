@@ -100,24 +100,32 @@ impl Word {
     /// Acquire; pairs with [`Word::write`], here or in another process.
     fn read(self) -> u64 {
         match self {
-            // SAFETY: aligned and found in the table of allocations when the operation was submitted.
             Self::Short(at) => {
-                u64::from(unsafe { AtomicU32::from_ptr(at) }.load(Ordering::Acquire))
+                // SAFETY: aligned and found in the table of allocations when it was submitted.
+                let word = unsafe { AtomicU32::from_ptr(at) };
+                u64::from(word.load(Ordering::Acquire))
             }
-            // SAFETY: as above.
-            Self::Long(at) => unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Acquire),
+            Self::Long(at) => {
+                // SAFETY: as above.
+                let word = unsafe { AtomicU64::from_ptr(at) };
+                word.load(Ordering::Acquire)
+            }
         }
     }
 
     /// Writes a value; everything that the stream has written before is seen by whoever sees it.
     pub(crate) fn write(self, value: u64) {
         match self {
-            // SAFETY: aligned and found in the table of allocations when the operation was submitted.
             Self::Short(at) => {
-                unsafe { AtomicU32::from_ptr(at) }.store(value as u32, Ordering::Release)
+                // SAFETY: aligned and found in the table of allocations when it was submitted.
+                let word = unsafe { AtomicU32::from_ptr(at) };
+                word.store(value as u32, Ordering::Release);
             }
-            // SAFETY: as above.
-            Self::Long(at) => unsafe { AtomicU64::from_ptr(at) }.store(value, Ordering::Release),
+            Self::Long(at) => {
+                // SAFETY: as above.
+                let word = unsafe { AtomicU64::from_ptr(at) };
+                word.store(value, Ordering::Release);
+            }
         }
     }
 }
