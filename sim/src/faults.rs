@@ -7,6 +7,7 @@
 //!         | "+" time                                # takes so much longer: 5ms, 2s, 10us, or "forever"
 //!         | "!kill"                                 # SIGKILL at the call
 //!         | "!absent"                               # the driver does not have it
+//!         | "!lost"                                 # the device of the thread's context falls off the bus
 //! ```
 //!
 //! A value that begins with `/` names a file with the rules. Symbols are the exported ones:
@@ -36,6 +37,7 @@ enum Effect {
     Longer(Option<Duration>),
     Kill,
     Absent,
+    Lost,
 }
 
 /// One rule, and how often its symbol has been called.
@@ -58,6 +60,15 @@ pub struct FaultError {
 const UNREAD: u8 = 0;
 const NONE: u8 = 1;
 const SOME: u8 = 2;
+
+/// What makes a device fall off the bus, once there is one.
+static LOSE: OnceLock<fn()> = OnceLock::new();
+
+/// Says what is to be done where a rule says `!lost`; the first word counts.
+pub fn on_lost(lose: fn()) {
+    // Whoever comes later is the same library, initialised again.
+    let _ = LOSE.set(lose);
+}
 
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
@@ -99,6 +110,11 @@ fn meet(symbol: &str) -> Option<u32> {
             Effect::Kill => unsafe {
                 libc::raise(libc::SIGKILL);
             },
+            Effect::Lost => {
+                if let Some(lose) = LOSE.get() {
+                    lose();
+                }
+            }
             Effect::Absent if symbol.starts_with("nvml") => answer = Some(FUNCTION_NOT_FOUND),
             Effect::Absent => answer = Some(NOT_FOUND),
         }
@@ -146,7 +162,7 @@ fn parse(text: &str) -> Result<Vec<Rule>, FaultError> {
 fn one(rule: &str) -> Result<Rule, String> {
     let at = rule
         .find(['=', '+', '!'])
-        .ok_or("it has no effect (=CODE, +TIME, !kill or !absent)")?;
+        .ok_or("it has no effect (=CODE, +TIME, !kill, !absent or !lost)")?;
     let (call, effect) = rule.split_at(at);
     let (symbol, nth) = match call.trim().split_once('@') {
         None => (call.trim(), None),
@@ -166,7 +182,12 @@ fn one(rule: &str) -> Result<Rule, String> {
         ("+", time) => Effect::Longer(Some(time_of(time.trim())?)),
         (_, "kill") => Effect::Kill,
         (_, "absent") => Effect::Absent,
-        _ => return Err("the effect is =CODE, +TIME, !kill or !absent".to_owned()),
+        (_, "lost") if symbol.starts_with("cu") => Effect::Lost,
+        _ => {
+            return Err(
+                "the effect is =CODE, +TIME, !kill, !absent or, of cu..., !lost".to_owned(),
+            );
+        }
     };
     Ok(Rule {
         symbol: symbol.to_owned(),
@@ -219,7 +240,7 @@ mod tests {
     #[test]
     fn every_form_of_a_rule_is_read() {
         let text = "cuMemAlloc_v2@3=CUDA_ERROR_OUT_OF_MEMORY; cuInit = 999 # why not\n\
-                    nvmlInit_v2+5ms;nvmlShutdown+forever\n\ncuLaunchKernel@10!kill;cuMemPoolCreate!absent";
+                    nvmlInit_v2+5ms;nvmlShutdown+forever\n\ncuLaunchKernel@10!kill;cuStreamQuery@2!lost;cuMemPoolCreate!absent";
         let name = str::to_owned;
         assert_eq!(
             effects(text),
@@ -233,6 +254,7 @@ mod tests {
                 ),
                 (name("nvmlShutdown"), None, Effect::Longer(None)),
                 (name("cuLaunchKernel"), Some(10), Effect::Kill),
+                (name("cuStreamQuery"), Some(2), Effect::Lost),
                 (name("cuMemPoolCreate"), None, Effect::Absent),
             ]
         );
@@ -249,6 +271,7 @@ mod tests {
             "cuInit+5",
             "cuInit+fast",
             "cuInit!explode",
+            "nvmlInit_v2!lost",
         ] {
             let error = parse(rule).unwrap_err();
             assert!(error.to_string().contains(rule), "{error}");

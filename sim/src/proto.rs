@@ -48,7 +48,7 @@ pub const MAX_QUEUED: u64 = 1024;
 pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SLUICEgp");
 
 /// Layout of everything in this module. Raised when something moves or changes its meaning.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Values of [`Request::operation`].
 pub mod operation {
@@ -80,6 +80,9 @@ pub mod operation {
     /// Takes such a descriptor, and a reference to its block. `values[0]`: device, `[1]`: block,
     /// `[2]`: its offset in the device's file, `[3]`: bytes, `[4]`: the word.
     pub const IMPORT: u32 = 19;
+    /// A device falls off the bus, for everybody and for good. `arguments[0]`: device, `[1]`: the number
+    /// (Xid) under which it is reported.
+    pub const LOSE: u32 = 20;
 }
 
 /// Values of [`Reply::status`].
@@ -92,6 +95,8 @@ pub mod status {
     pub const INVALID: u32 = 2;
     /// Every slot is taken, or the process has no more resources.
     pub const EXHAUSTED: u32 = 3;
+    /// The device has fallen off the bus.
+    pub const LOST: u32 = 4;
 }
 
 /// What a client asks on the control socket.
@@ -219,6 +224,10 @@ pub struct DeviceBoard {
     pub busy_until_ns: AtomicU64,
     /// Contexts have been exchanged for so long.
     pub switch_ns: AtomicU64,
+    /// Number (Xid) under which its loss is reported; 0: it is there.
+    pub lost_xid: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
 }
 
 /// A client's share of a device.

@@ -125,7 +125,7 @@ impl Context {
         role: Role,
         priority: c_int,
     ) -> Answer<Arc<Stream>> {
-        let stream = Stream::new(driver, &self.own, self.id, role, priority)?;
+        let stream = Stream::new(driver, &self.own, self, role, priority)?;
         self.lanes.lock().push((role, Arc::clone(&stream.lane)));
         Ok(Arc::new(stream))
     }
@@ -147,7 +147,7 @@ impl Context {
             driver.link.wait(lane.slot, lane.last())?;
         }
         driver.settle();
-        Ok(())
+        driver.link.check(self.device)
     }
 
     /// Destroys it with everything that belongs to it.

@@ -42,6 +42,7 @@ pub(crate) struct Record {
 pub(crate) struct Event {
     /// Number of its context.
     pub(crate) context_id: u64,
+    device: usize,
     /// Number of its time; `None` for an event without timing.
     timed: Option<u32>,
     state: Mutex<State>,
@@ -135,12 +136,13 @@ impl Drop for Event {
 /// The event behind a handle.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE`; `CUDA_ERROR_LAUNCH_FAILED` if its device is lost.
 pub(crate) fn find(handle: CUevent) -> Answer<Arc<Event>> {
-    driver()?
-        .events
-        .find(handle)
-        .ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    let driver = driver()?;
+    let event = driver.events.find(handle);
+    let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    driver.link.check(event.device)?;
+    Ok(event)
 }
 
 fn create(out: *mut CUevent, flags: c_uint) -> Answer {
@@ -158,6 +160,7 @@ fn create(out: *mut CUevent, flags: c_uint) -> Answer {
     };
     let event = Event {
         context_id: context.id,
+        device: context.device,
         timed,
         state: Mutex::new(State {
             generation,

@@ -36,6 +36,9 @@ pub(crate) struct Null {
 /// Names the devices that a process is to see: indices or UUIDs, whole or by their beginnings.
 const ENV_VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
+/// Xid 79: the GPU has fallen off the bus.
+const FALLEN_OFF_THE_BUS: u32 = 79;
+
 /// The only client that there is in null mode.
 const SELF: ClientId = ClientId(0);
 
@@ -130,9 +133,14 @@ impl Link {
     /// Makes a context.
     pub(crate) fn open_context(&self, device: usize) -> Answer<u64> {
         match self {
-            Self::Gpu(compute, visible) => compute
-                .open_context(visible[device])
-                .map_err(|error| code(&error)),
+            Self::Gpu(compute, visible) => {
+                compute
+                    .open_context(visible[device])
+                    .map_err(|error| match error {
+                        GpuError::Lost => CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+                        other => code(&other),
+                    })
+            }
             Self::Null(null) => Ok(null.contexts.fetch_add(1, Ordering::Relaxed) + 1),
         }
     }
@@ -316,6 +324,27 @@ impl Link {
         }
     }
 
+    /// Lets a device fall off the bus; there is none to lose in null mode.
+    pub(crate) fn lose(&self, device: usize) {
+        if let Self::Gpu(compute, visible) = self {
+            // A `gpu` process that has gone away has lost them all.
+            let _ = compute.lose(visible[device], FALLEN_OFF_THE_BUS);
+        }
+    }
+
+    /// Refuses where a device has fallen off the bus.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_LAUNCH_FAILED`, from then on for every call that has to do with the device.
+    pub(crate) fn check(&self, device: usize) -> Answer {
+        match self {
+            Self::Gpu(compute, visible) if compute.gpu().lost_xid(visible[device]).is_some() => {
+                Err(CUresult::CUDA_ERROR_LAUNCH_FAILED)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the device behind is there.
     pub(crate) fn is_alive(&self) -> bool {
         match self {
@@ -379,6 +408,7 @@ fn code(error: &GpuError) -> CUresult {
     match error {
         GpuError::OutOfMemory | GpuError::Exhausted => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
         GpuError::Refused => CUresult::CUDA_ERROR_INVALID_VALUE,
+        GpuError::Lost => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         GpuError::System(_) => CUresult::CUDA_ERROR_OPERATING_SYSTEM,
         _ => CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
     }

@@ -156,6 +156,7 @@ pub(crate) fn initialise() -> Answer {
         return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     }
     STAGE.store(READY, Ordering::Release);
+    sim::faults::on_lost(lose);
     Ok(())
 }
 
@@ -215,7 +216,10 @@ impl Driver {
     pub(crate) fn finish(&self, slot: u32, sequence: u64) -> Answer {
         self.link.wait(slot, sequence)?;
         self.settle();
-        Ok(())
+        match current_or_none() {
+            Some(context) => self.link.check(context.device),
+            None => Ok(()),
+        }
     }
 
     /// Does what has come due in this process: moves bytes, gives unused pool memory back.
@@ -286,13 +290,22 @@ pub(crate) fn current_or_none() -> Option<Arc<Context>> {
 /// The thread's current context.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` without one; `CUDA_ERROR_CONTEXT_IS_DESTROYED` if it is.
+/// `CUDA_ERROR_INVALID_CONTEXT` without one; `CUDA_ERROR_CONTEXT_IS_DESTROYED` if it is;
+/// `CUDA_ERROR_LAUNCH_FAILED` if its device is lost.
 pub(crate) fn current() -> Answer<Arc<Context>> {
     let context = current_or_none().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-    if context.is_alive() {
-        Ok(context)
-    } else {
-        Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    if !context.is_alive() {
+        return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    }
+    driver()?.link.check(context.device)?;
+    Ok(context)
+}
+
+/// The device of the thread's context, or the first one, falls off the bus.
+fn lose() {
+    if let Ok(driver) = driver() {
+        let device = current_or_none().map_or(0, |context| context.device);
+        driver.link.lose(device);
     }
 }
 

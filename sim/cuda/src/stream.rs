@@ -142,6 +142,8 @@ pub(crate) struct Stream {
     pub(crate) context: Weak<Context>,
     /// Number of its context.
     pub(crate) context_id: u64,
+    /// Its device.
+    device: usize,
     /// How it stands to the legacy default stream.
     pub(crate) role: Role,
     /// Its part in a capture.
@@ -157,14 +159,15 @@ impl Stream {
     pub(crate) fn new(
         driver: &Driver,
         context: &Weak<Context>,
-        context_id: u64,
+        owner: &Context,
         role: Role,
         priority: c_int,
     ) -> Answer<Self> {
         Ok(Self {
-            lane: driver.lanes.open(driver, context_id, priority)?,
+            lane: driver.lanes.open(driver, owner.id, priority)?,
             context: context.clone(),
-            context_id,
+            context_id: owner.id,
+            device: owner.device,
             role,
             capture: capture::Slot::default(),
             priority,
@@ -258,7 +261,7 @@ impl Stream {
             driver.link.wait(slot, sequence)?;
         }
         driver.settle();
-        Ok(())
+        driver.link.check(self.device)
     }
 
     /// Whether it may be waited for: not while it captures, nor while another does that it is ordered with.
@@ -290,17 +293,19 @@ impl Stream {
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` for a default stream without a current context;
-/// `CUDA_ERROR_INVALID_HANDLE` for what is no stream.
+/// `CUDA_ERROR_INVALID_HANDLE` for what is no stream; `CUDA_ERROR_LAUNCH_FAILED` if its device is lost.
 pub(crate) fn find<F: Flavour>(handle: CUstream) -> Answer<Arc<Stream>> {
     let driver = driver()?;
     match handle as usize {
         0 if F::IS_PER_THREAD => of_thread(driver),
         0 | LEGACY => state::current()?.legacy(driver),
         PER_THREAD => of_thread(driver),
-        _ => driver
-            .streams
-            .find(handle)
-            .ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE),
+        _ => {
+            let stream = driver.streams.find(handle);
+            let stream = stream.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+            driver.link.check(stream.device)?;
+            Ok(stream)
+        }
     }
 }
 

@@ -247,6 +247,21 @@ fn a_killed_process_s_spinning_kernel_is_gone_with_it() {
 }
 
 #[test]
+fn a_device_that_falls_off_the_bus_fails_every_call_and_holds_nobody() {
+    let hardware = Hardware::start_with("lost", |options| options.devices = 2);
+    let mut other = hardware.begin("waits_until_its_device_is_lost");
+    let mut scene = hardware.scene("its_device_falls_off_the_bus");
+    scene.env("SLUICE_SIM_FAULTS", "cuLaunchKernel@3!lost");
+    let output = scene.output().unwrap();
+    other.stdin = None;
+    check_end(other);
+    check(output);
+    assert_eq!(hardware.gpu().lost_xid(0), Some(79));
+    hardware.play("finds_its_device_lost");
+    eventually(|| hardware.gpu().memory(0).used == 0);
+}
+
+#[test]
 fn a_process_that_is_killed_gives_everything_back_at_once() {
     let hardware = Hardware::start("killed");
     let mut child = hardware.begin("holds_three_gibibytes_and_computes");

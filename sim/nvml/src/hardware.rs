@@ -2,7 +2,7 @@
 //!
 //! The board is a page in memory: to ask is to read, so no question here can hang. A process that
 //! has gone away has lost its devices: `NVML_ERROR_GPU_IS_LOST`, until the library is shut down and
-//! initialised again.
+//! initialised again. So has one that lets a device fall off the bus, of that device and for good.
 
 use std::env;
 
@@ -78,6 +78,11 @@ impl Hardware {
     /// How long a device has worked so far.
     pub(crate) fn busy_ns(&self, index: usize) -> Result<u64, nvmlReturn_t> {
         Ok(self.alive()?.map_or(0, |gpu| gpu.busy_ns(index)))
+    }
+
+    /// Under which number a device's loss is reported, if it has fallen off the bus.
+    pub(crate) fn lost_xid(&self, index: usize) -> Option<u32> {
+        self.gpu.as_ref()?.lost_xid(index)
     }
 
     /// Whom to ask, if anybody; refuses where he has gone away.

@@ -48,10 +48,10 @@ pub(crate) fn count(count: Out<u32>) -> Answer {
 /// The device at a place in the order that the driver library shares.
 pub(crate) fn by_index(index: u32, device: Out<Handle>) -> Answer {
     let session = library::session()?;
-    match (index as usize) < session.hardware.devices().len() {
-        true => device.write(Handle::new(index as usize)),
-        false => Err(INVALID),
+    if (index as usize) >= session.hardware.devices().len() {
+        return Err(INVALID);
     }
+    hand_out(device, index as usize)
 }
 
 /// The device at a bus address, `0000:02:00.0` or `00000000:02:00.0`; domain and function may be
@@ -275,7 +275,14 @@ fn find(device: Out<Handle>, is_wanted: impl Fn(&Device) -> bool) -> Answer {
         .iter()
         .position(is_wanted)
         .ok_or(NOT_FOUND)?;
-    device.write(Handle::new(index))
+    hand_out(device, index)
+}
+
+/// Writes a device's handle; of one that has fallen off the bus there is none.
+fn hand_out(device: Out<Handle>, index: usize) -> Answer {
+    let handle = Handle::new(index);
+    handle.resolve()?;
+    device.write(handle)
 }
 
 fn find_by_uuid(wanted: &str, device: Out<Handle>) -> Answer {

@@ -130,8 +130,22 @@ impl Handle {
         Handle(FIRST_HANDLE + index * HANDLE_STEP)
     }
 
-    /// The device, if the library is up and has handed out this handle.
+    /// As the caller sees it.
+    pub(crate) fn to_pointer(self) -> usize {
+        self.0
+    }
+
+    /// The device, if the library is up, has handed out this handle, and the device is still there.
     pub(crate) fn resolve(self) -> Result<Target, nvmlReturn_t> {
+        let target = self.resolve_lost()?;
+        match target.session.hardware.lost_xid(target.index) {
+            Some(_) => Err(nvmlReturn_t::NVML_ERROR_GPU_IS_LOST),
+            None => Ok(target),
+        }
+    }
+
+    /// As [`Handle::resolve`], also for a device that has fallen off the bus.
+    fn resolve_lost(self) -> Result<Target, nvmlReturn_t> {
         let session = session()?;
         let offset = self.0.wrapping_sub(FIRST_HANDLE);
         let index = offset / HANDLE_STEP;

@@ -553,6 +553,55 @@ fn a_wait_for_events_ends_with_its_time_or_with_its_set() {
 }
 
 #[test]
+fn a_device_that_falls_off_the_bus_is_lost_and_told_of_once() {
+    let node = Node::initialised();
+    let (first, second) = (device(0), device(1));
+    let mut set = std::ptr::null_mut();
+    assert_eq!(call!(nvmlEventSetCreate(&mut set)), SUCCESS);
+    for device in [first, second] {
+        assert_eq!(call!(nvmlDeviceRegisterEvents(device, 8, set)), SUCCESS);
+    }
+    // Asks for other kinds only, and hears of nothing.
+    let mut other = std::ptr::null_mut();
+    assert_eq!(call!(nvmlEventSetCreate(&mut other)), SUCCESS);
+    assert_eq!(call!(nvmlDeviceRegisterEvents(first, 4, other)), SUCCESS);
+    let address = set as usize;
+    let waiter = thread::spawn(move || {
+        let mut event = MaybeUninit::<nvmlEventData_t>::zeroed();
+        let set = address as nvmlEventSet_t;
+        let told = call!(nvmlEventSetWait_v2(set, event.as_mut_ptr(), 10_000));
+        assert_eq!(told, SUCCESS);
+        // SAFETY: the call has filled it.
+        let event = unsafe { event.assume_init() };
+        (event.device as usize, event.eventType, event.eventData)
+    });
+    let client = Compute::connect_to(&node.socket).expect("the gpu process answers");
+    client.lose(0, 79).expect("the device is there");
+    assert_eq!(waiter.join().expect("no panic"), (first as usize, 8, 79));
+    let mut event = MaybeUninit::<nvmlEventData_t>::zeroed();
+    for set in [set, other] {
+        let waited = call!(nvmlEventSetWait_v2(set, event.as_mut_ptr(), 30));
+        assert_eq!(waited, nvmlReturn_t::NVML_ERROR_TIMEOUT);
+    }
+    let lost = nvmlReturn_t::NVML_ERROR_GPU_IS_LOST;
+    let mut memory = nvmlMemory_t {
+        total: 7,
+        free: 7,
+        used: 7,
+    };
+    assert_eq!(call!(nvmlDeviceGetMemoryInfo(first, &mut memory)), lost);
+    assert_eq!((memory.total, memory.free, memory.used), (7, 7, 7));
+    let mut handle = std::ptr::null_mut();
+    assert_eq!(call!(nvmlDeviceGetHandleByIndex_v2(0, &mut handle)), lost);
+    assert!(handle.is_null());
+    assert_eq!(call!(nvmlDeviceRegisterEvents(first, 8, set)), lost);
+    assert_eq!(call!(nvmlDeviceGetMemoryInfo(second, &mut memory)), SUCCESS);
+    let mut count = 0;
+    assert_eq!(call!(nvmlDeviceGetCount_v2(&mut count)), SUCCESS);
+    assert_eq!(count, 2);
+}
+
+#[test]
 fn a_forked_child_asks_over_a_connection_of_its_own() {
     let node = Node::initialised();
     let _held = node.holding(32 * MIB);

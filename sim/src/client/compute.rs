@@ -170,6 +170,15 @@ impl Compute {
         })
     }
 
+    /// Lets a device fall off the bus, for everybody and for good, under the number `xid`.
+    ///
+    /// # Errors
+    /// [`GpuError::Refused`] for a device that there is not, or the number 0.
+    pub fn lose(&self, device: usize, xid: u32) -> Result<(), GpuError> {
+        let arguments = [device as u64, u64::from(xid)];
+        self.gpu.call(operation::LOSE, &arguments).map(drop)
+    }
+
     /// Makes a descriptor that stands for `block` (0: none) and holds it while a copy of it is open.
     ///
     /// # Errors

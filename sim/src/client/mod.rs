@@ -60,6 +60,9 @@ pub enum GpuError {
     /// The process has no room for another client, context, stream or event.
     #[error("the `gpu` process has no room for more")]
     Exhausted,
+    /// The device has fallen off the bus.
+    #[error("the device is lost")]
+    Lost,
     /// The process refused the request as senseless.
     #[error("the `gpu` process refused the request")]
     Refused,
@@ -303,6 +306,13 @@ impl Gpu {
         })
     }
 
+    /// Under which number (Xid) the loss of `device` is reported, if it has fallen off the bus.
+    pub fn lost_xid(&self, device: usize) -> Option<u32> {
+        let row = self.board().device.get(device)?;
+        // Acquire; pairs with the Release in `gpu`: whoever sees its work ended sees this.
+        Some(row.lost_xid.load(Ordering::Acquire)).filter(|xid| *xid != 0)
+    }
+
     fn device_boards(&self) -> &[DeviceBoard] {
         let board = self.board();
         let devices = board.devices.load(Ordering::Relaxed) as usize;
@@ -403,6 +413,7 @@ fn checked(reply: &Reply) -> Result<(), GpuError> {
         status::OK => Ok(()),
         status::OUT_OF_MEMORY => Err(GpuError::OutOfMemory),
         status::EXHAUSTED => Err(GpuError::Exhausted),
+        status::LOST => Err(GpuError::Lost),
         _ => Err(GpuError::Refused),
     }
 }

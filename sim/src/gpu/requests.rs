@@ -68,9 +68,13 @@ impl Process {
                 files.push(copy_of(&device.file)?);
                 values[0] = device.memory.window();
             }
-            operation::CONTEXT_OPEN => values[0] = self.open_context(id, first)?,
+            operation::CONTEXT_OPEN => {
+                self.check_there(first)?;
+                values[0] = self.open_context(id, first)?;
+            }
             operation::CONTEXT_CLOSE => self.close_context(id, ContextId(first))?,
             operation::ALLOCATE => {
+                self.check_there(first)?;
                 let kind = self.kind(id, first, third)?;
                 let placed = self.device(first)?.memory.allocate(id, kind, second);
                 let placed = placed.map_err(|error| refusal(&error))?;
@@ -98,6 +102,7 @@ impl Process {
                 let placed = opened.map_err(|error| refusal(&error))?;
                 values[..2].copy_from_slice(&[placed.offset, placed.charged_bytes]);
             }
+            operation::LOSE => self.lose(first, second)?,
             operation::EXPORT => files.push(self.export(id, first, second, third)?),
             operation::IMPORT => {
                 let file = given.first().ok_or(status::INVALID)?;
@@ -191,6 +196,35 @@ impl Process {
             .ok()
             .and_then(|index| self.devices.get_mut(index))
             .ok_or(status::INVALID)
+    }
+
+    fn check_there(&self, device: u64) -> Result<(), u32> {
+        let index = usize::try_from(device).map_err(|_| status::INVALID)?;
+        match self.board().device.get(index) {
+            Some(row) if row.lost_xid.load(Ordering::Relaxed) != 0 => Err(status::LOST),
+            _ => Ok(()),
+        }
+    }
+
+    /// A device falls off the bus. Its work ends where it is, and nobody waits for it any more; who holds
+    /// what stays as it is until its holders give it back.
+    fn lose(&mut self, device: u64, xid: u64) -> Result<(), u32> {
+        self.device(device)?;
+        let index = usize::try_from(device).map_err(|_| status::INVALID)?;
+        let xid = u32::try_from(xid).ok().filter(|xid| *xid != 0);
+        let xid = xid.ok_or(status::INVALID)?;
+        // Before its work is told done: whoever wakes for that must find it lost.
+        let row = &self.board().device[index];
+        row.lost_xid.store(xid, Ordering::Release);
+        let contexts = self.clients.values().flat_map(|client| &client.contexts);
+        let doomed: Vec<ContextId> = contexts
+            .filter(|(_, on)| *on == index)
+            .map(|(context, _)| *context)
+            .collect();
+        for context in doomed {
+            self.engine.close_context(context);
+        }
+        Ok(())
     }
 
     fn kind(&self, id: ClientId, device: u64, context: u64) -> Result<Kind, u32> {

@@ -346,9 +346,14 @@ impl Engine {
     }
 
     /// Adds work to a stream at the present time; sequences of a stream must rise. Work for an
-    /// unknown stream is ignored.
+    /// unknown stream, such as one whose context has ended, counts as done: nobody may wait for it.
     pub fn submit(&mut self, id: StreamId, sequence: u64, work: Work) {
         let Some(stream) = self.streams.get_mut(&id) else {
+            self.effects.push(Effect::Done {
+                stream: id,
+                sequence,
+                at_ns: self.now,
+            });
             return;
         };
         stream.queue.push_back(Operation { sequence, work });
@@ -967,6 +972,16 @@ mod tests {
         let effects = engine.take_effects();
         assert_eq!(done_at(&effects, stream(2, 0), 1), Some(1_000));
         assert_eq!(engine.next_event(), None);
+    }
+
+    #[test]
+    fn work_for_a_stream_that_has_ended_is_done_at_once() {
+        let mut engine = engine();
+        open(&mut engine, 1, 1);
+        engine.close_context(ContextId(1));
+        engine.submit(stream(1, 0), 5, kernel(1_000));
+        let effects = engine.take_effects();
+        assert_eq!(done_at(&effects, stream(1, 0), 5), Some(0));
     }
 
     #[test]

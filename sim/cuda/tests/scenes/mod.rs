@@ -1101,6 +1101,118 @@ fn holds_three_gibibytes_and_computes() {
 
 #[test]
 #[ignore = "a scene that another test plays"]
+fn its_device_falls_off_the_bus() {
+    let own = context();
+    let mut second = null_mut();
+    ok!(cuDevicePrimaryCtxRetain(&mut second, 1));
+    let kernel = function(c"spin_ns");
+    let (lane, done) = (stream(1), event());
+    let at = allocate(MIB);
+    spin(kernel, u64::MAX / 4, lane);
+    spin(kernel, 1000, lane);
+    ok!(cuEventRecord(done, lane));
+    let waiting = [lane as usize, 0].map(|lane| {
+        let (own, done) = (own as usize, done as usize);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(own as CUcontext));
+            if lane == 0 {
+                fails!(
+                    cuEventSynchronize(done as CUevent),
+                    CUDA_ERROR_LAUNCH_FAILED
+                );
+            } else {
+                fails!(
+                    cuStreamSynchronize(lane as CUstream),
+                    CUDA_ERROR_LAUNCH_FAILED
+                );
+            }
+        })
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    // The third launch finds the device gone, and so does whatever comes after.
+    fails!(
+        cuLaunchKernel(
+            kernel,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            lane,
+            [(&raw mut *Box::leak(Box::new(1u64))).cast::<c_void>()].as_mut_ptr(),
+            null_mut()
+        ),
+        CUDA_ERROR_LAUNCH_FAILED
+    );
+    for thread in waiting {
+        thread.join().unwrap();
+    }
+    let (mut out, mut free, mut total) = (7, 7, 7);
+    fails!(cuMemAlloc_v2(&mut out, 512), CUDA_ERROR_LAUNCH_FAILED);
+    fails!(
+        cuMemGetInfo_v2(&mut free, &mut total),
+        CUDA_ERROR_LAUNCH_FAILED
+    );
+    assert_eq!((out, free, total), (7, 7, 7));
+    fails!(cuMemFree_v2(at), CUDA_ERROR_LAUNCH_FAILED);
+    fails!(cuCtxSynchronize(), CUDA_ERROR_LAUNCH_FAILED);
+    fails!(cuStreamQuery(lane), CUDA_ERROR_LAUNCH_FAILED);
+    fails!(cuEventQuery(done), CUDA_ERROR_LAUNCH_FAILED);
+    fails!(
+        cuMemcpyDtoH_v2((&raw mut out).cast(), at, 8),
+        CUDA_ERROR_LAUNCH_FAILED
+    );
+    assert_eq!(physical(2 * MIB), Err(Code::CUDA_ERROR_LAUNCH_FAILED));
+    // The device is counted still, and nobody gets a context on it.
+    let mut count = 0;
+    ok!(cuDeviceGetCount(&mut count));
+    assert_eq!(count, 2);
+    let mut other = null_mut();
+    fails!(
+        cuCtxCreate_v2(&mut other, 0, 0),
+        CUDA_ERROR_DEVICE_UNAVAILABLE
+    );
+    // The other one goes on.
+    ok!(cuCtxSetCurrent(second));
+    let lane = stream(1);
+    spin(function(c"spin_ns"), 1000, lane);
+    ok!(cuStreamSynchronize(lane));
+    let at = allocate(MIB);
+    ok!(cuMemFree_v2(at));
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn waits_until_its_device_is_lost() {
+    context();
+    let lane = stream(1);
+    spin(function(c"spin_ns"), u64::MAX / 4, lane);
+    say_ready();
+    fails!(cuStreamSynchronize(lane), CUDA_ERROR_LAUNCH_FAILED);
+    fails!(cuMemAlloc_v2(&mut 0, 512), CUDA_ERROR_LAUNCH_FAILED);
+    // What is lost can be left.
+    ok!(cuStreamDestroy_v2(lane));
+    ok!(cuDevicePrimaryCtxRelease_v2(0));
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn finds_its_device_lost() {
+    ok!(cuInit(0));
+    let (mut count, mut own) = (0, null_mut());
+    ok!(cuDeviceGetCount(&mut count));
+    assert_eq!(count, 2);
+    fails!(
+        cuDevicePrimaryCtxRetain(&mut own, 0),
+        CUDA_ERROR_DEVICE_UNAVAILABLE
+    );
+    ok!(cuDevicePrimaryCtxRetain(&mut own, 1));
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
 fn finds_five_gibibytes_free() {
     context();
     assert_eq!(free_bytes(), 5 * GIB);
