@@ -4,7 +4,7 @@ use crate::image;
 use crate::support::{Node, PATIENCE, Stepper, eventually, finish, kept, sluice};
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -151,6 +151,21 @@ impl Drop for Bundle {
             .args(["delete", "--force", &self.id]);
         _ = command.output();
     }
+}
+
+/// A runtime for the daemon of `node`: an engine has no place for a runtime's variables, and some clear them.
+pub(crate) fn runtime_script(folder: &Path, node: &Node) -> PathBuf {
+    symlink(sluice(), folder.join("sluice-runtime")).expect("a link");
+    let text = format!(
+        "#!/bin/sh\nexport SLUICE_RUNTIME_DIR='{}' SLUICE_CONFIG='{}'\nexec '{}' \"$@\"\n",
+        node.folder().display(),
+        node.folder().join("sluice.toml").display(),
+        folder.join("sluice-runtime").display(),
+    );
+    let script = folder.join("runtime");
+    fs::write(&script, text).expect("our own folder");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("our own file");
+    script
 }
 
 /// A stepper with a context on device 0.

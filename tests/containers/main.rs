@@ -7,6 +7,7 @@
 mod support;
 
 mod bundle;
+mod docker;
 mod image;
 mod podman;
 mod runc;
@@ -22,6 +23,7 @@ fn main() {
     for (engine, missing, tests) in [
         ("runc", runc::missing(), runc::TESTS),
         ("podman", podman::missing(), podman::TESTS),
+        ("docker", docker::missing(), docker::TESTS),
     ] {
         if let Some(reason) = &missing
             && !arguments.list

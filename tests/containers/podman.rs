@@ -1,6 +1,6 @@
 //! `podman` with a CDI device: what a user adds is one flag.
 
-use crate::bundle::ready;
+use crate::bundle::{ready, runtime_script};
 use crate::support::{GIB, MIB, Node, PATIENCE, Stepper, eventually, finish, sluice, succeed};
 use crate::{Test, image, missing_program, no_root};
 use serde_json::{Value, json};
@@ -30,12 +30,14 @@ pub(crate) const TESTS: &[Test] = &[
         "rootless_containers_are_held_by_the_user_s_daemon",
         rootless,
     ),
+    ("crun_is_as_good_as_runc", crun),
+    ("the_runtime_is_as_good_as_a_device", by_runtime),
 ];
 
 /// Why they cannot run here.
 pub(crate) fn missing() -> Option<String> {
     no_root()
-        .or_else(|| missing_program(&["podman", "runc"]))
+        .or_else(|| missing_program(&["podman", "runc", "crun"]))
         .or_else(|| {
             // What else this machine may lack shows with the plainest container that there is.
             let engine = Engine::new();
@@ -74,6 +76,10 @@ for file in passwd group subuid subgid; do
     [ -e "/etc/$file" ] || touch "/etc/$file"
     mount --bind "$0/etc/$file" "/etc/$file" || exit 125
 done
+# crun refuses a machine with both kinds of control groups, where they are as a system manager left them.
+if [ -e "$0/unified" ]; then
+    umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || exit 125
+fi
 cd "$0" && exec "$@"
 "#;
 
@@ -186,6 +192,16 @@ impl Engine {
         succeed(&mut self.command(arguments), BOUND)
     }
 
+    /// Removes all containers; one that is just removing itself makes podman fail for a moment.
+    #[track_caller]
+    fn clear(&self) {
+        eventually("no container is left", BOUND, || {
+            _ = self.podman(&["rm", "--all", "--force", "--time=0"]);
+            let left = self.podman(&["ps", "--all", "--quiet"]);
+            (left.status.success() && left.stdout.is_empty()).then_some(())
+        });
+    }
+
     /// Makes the devices of the daemon of `node`.
     #[track_caller]
     fn devices_of(&self, node: &Node) {
@@ -283,7 +299,7 @@ fn caps_hold() {
         .expect("the other");
     assert_eq!(of_class["devices"][0]["compute"]["guarantee_permille"], 250);
     drop((quarter, managed));
-    engine.succeed(&["rm", "--all", "--force", "--time=0"]);
+    engine.clear();
     nobody_is_left(&node);
 }
 
@@ -358,7 +374,7 @@ fn users_and_rights() {
         stepper.ok(&format!("alloc a {GIB}"));
         stepper.refused(&format!("alloc b {}", 1100 * MIB));
         drop(stepper);
-        engine.succeed(&["rm", "--all", "--force", "--time=0"]);
+        engine.clear();
     }
     nobody_is_left(&node);
 }
@@ -398,7 +414,7 @@ fn leases() {
     let (is_ok, said) = node.sluice_of(&["cdi", "prune"], &["--folder", &folder]);
     assert!(is_ok && said.is_empty(), "{said}");
     drop(stepper);
-    engine.succeed(&["rm", "--all", "--force", "--time=0"]);
+    engine.clear();
     nobody_is_left(&node);
     // It was used until now.
     let (_, said) = node.sluice_of(&["cdi", "prune"], &["--folder", &folder]);
@@ -512,6 +528,62 @@ fn missing_libraries() {
     nobody_is_left(&node);
 }
 
+fn crun() {
+    let (node, engine) = (Node::start(), Engine::new());
+    fs::write(engine.path().join("unified"), "").expect("our own folder");
+    engine.devices_of(&node);
+    let mut stepper = ready(Stepper::start(&mut engine.command(&[
+        "--runtime=crun",
+        "run",
+        "--rm",
+        "--interactive",
+        "--pull=never",
+        "--cgroups=disabled",
+        "--device=sluice.dev/gpu=half",
+        "--name=held",
+        IMAGE,
+        "/bin/stepper",
+    ])));
+    assert_eq!(stepper.info(), (4 * GIB, 4 * GIB));
+    stepper.ok(&format!("alloc a {}", 3 * GIB));
+    let mut second = ready(Stepper::start(&mut engine.command(&[
+        "--runtime=crun",
+        "exec",
+        "--interactive",
+        "held",
+        "/bin/env",
+        "-i",
+        "/bin/stepper",
+    ])));
+    assert_eq!(
+        second.info(),
+        (GIB, 4 * GIB),
+        "by its PID namespace, without a control group"
+    );
+    second.refused(&format!("alloc a {}", 2 * GIB));
+    engine.succeed(&["--runtime=crun", "kill", "--signal=KILL", "held"]);
+    nobody_is_left(&node);
+}
+
+fn by_runtime() {
+    let (node, engine) = (Node::start(), Engine::new());
+    let script = runtime_script(engine.path(), &node);
+    let runtime = format!("--runtime={}", script.display());
+    let mut command = engine.command(&[
+        &runtime,
+        "run",
+        "--rm",
+        "--interactive",
+        "--pull=never",
+        "--env=SLUICE_MEMORY=3GiB",
+        IMAGE,
+        "/bin/stepper",
+    ]);
+    let mut stepper = ready(Stepper::start(&mut command));
+    assert_eq!(stepper.info(), (3 * GIB, 3 * GIB));
+    stepper.refused(&format!("alloc a {}", 4 * GIB));
+}
+
 /// A user that no machine has.
 const USER: u32 = 424_242;
 
@@ -559,7 +631,7 @@ fn rootless() {
         let status = text(&sluice_of(&["status", "--json"]));
         assert!(status.contains("\"container\""), "{status}");
         drop(stepper);
-        engine.succeed(&["rm", "--all", "--force", "--time=0"]);
+        engine.clear();
     }
     drop(daemon);
 }
