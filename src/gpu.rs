@@ -39,6 +39,9 @@ pub(crate) struct GpuOptions {
     /// Microseconds that a switch costs [default: 100]
     #[arg(long, value_name = "N")]
     pub(crate) switch_us: Option<u64>,
+    /// Contexts run side by side as long as their kernels fit, as under NVIDIA's MPS: no switches
+    #[arg(long)]
+    pub(crate) mps: bool,
     /// Device memory that each context takes, such as 300MiB [default: none]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) context_overhead: Option<u64>,
@@ -62,11 +65,12 @@ impl GpuOptions {
             ),
             ("--driver-version", self.driver_version.clone()),
         ];
-        flags
+        let valued = flags
             .into_iter()
             .filter_map(|(flag, value)| Some([flag.to_owned(), value?]))
-            .flatten()
-            .collect()
+            .flatten();
+        let bare = self.mps.then(|| "--mps".to_owned());
+        valued.chain(bare).collect()
     }
 }
 
@@ -106,6 +110,7 @@ pub(crate) fn serve(socket: &Path, options: &GpuOptions) -> Result<Exit> {
         switch: options
             .switch_us
             .map_or(default.switch, Duration::from_micros),
+        is_shared: options.mps,
         context_overhead_bytes: options
             .context_overhead
             .unwrap_or(default.context_overhead_bytes),

@@ -278,8 +278,8 @@ pub struct Board {
     pub driver_version: [AtomicU32; 32],
     /// Client slots from 0 up to here have been used at least once.
     pub client_slots: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// 1: contexts run side by side, as under a multi-process server.
+    pub is_shared: AtomicU32,
     /// Odd while the rows below are being changed; a reader that sees two values reads again.
     pub sequence: AtomicU64,
     /// The devices.

@@ -161,7 +161,11 @@ fn properties(out: *mut CUdevprop, ordinal: CUdevice) -> Answer {
 fn attribute(out: *mut c_int, attribute: CUdevice_attribute, ordinal: CUdevice) -> Answer {
     let out = Out::claim(out)?;
     let device = driver()?.device(ordinal)?;
-    out.write(attribute_of(device, attribute).ok_or(INVALID_VALUE)?);
+    let value = match attribute {
+        A::CU_DEVICE_ATTRIBUTE_MPS_ENABLED => c_int::from(driver()?.link.is_shared()),
+        _ => attribute_of(device, attribute).ok_or(INVALID_VALUE)?,
+    };
+    out.write(value);
     Ok(())
 }
 

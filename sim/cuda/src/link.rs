@@ -324,6 +324,14 @@ impl Link {
         }
     }
 
+    /// Whether processes run side by side, as under a multi-process server.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::Gpu(compute, _) => compute.gpu().is_shared(),
+            Self::Null(_) => false,
+        }
+    }
+
     /// Lets a device fall off the bus; there is none to lose in null mode.
     pub(crate) fn lose(&self, device: usize) {
         if let Self::Gpu(compute, visible) = self {

@@ -262,6 +262,18 @@ fn a_device_that_falls_off_the_bus_fails_every_call_and_holds_nobody() {
 }
 
 #[test]
+fn under_mps_processes_run_side_by_side_in_full_speed() {
+    let hardware = Hardware::start_with("mps", |options| options.is_shared = true);
+    let mut other = hardware.begin("values::spins_for_ever");
+    hardware.play("values::takes_its_time_beside_another");
+    let board = hardware.gpu();
+    let row = &board.board().device[0];
+    assert_eq!(row.switch_ns.load(std::sync::atomic::Ordering::Relaxed), 0);
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
 fn a_process_that_is_killed_gives_everything_back_at_once() {
     let hardware = Hardware::start("killed");
     let mut child = hardware.begin("holds_three_gibibytes_and_computes");

@@ -80,6 +80,11 @@ impl Hardware {
         Ok(self.alive()?.map_or(0, |gpu| gpu.busy_ns(index)))
     }
 
+    /// Whether contexts run side by side, as under a multi-process server.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.gpu.as_ref().is_some_and(Gpu::is_shared)
+    }
+
     /// Under which number a device's loss is reported, if it has fallen off the bus.
     pub(crate) fn lost_xid(&self, index: usize) -> Option<u32> {
         self.gpu.as_ref()?.lost_xid(index)

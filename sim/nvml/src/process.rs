@@ -1,7 +1,7 @@
 //! Who uses a device.
 //!
-//! Every process with a context computes; none draws, and none comes through a multi-process
-//! server. Process numbers are those of the `gpu` process's own namespace: unlike a driver, it does
+//! Every process with a context computes; none draws. Where contexts run side by side, each comes through a
+//! multi-process server as well, as `nvidia-smi` shows by "M+C". Process numbers are those of the `gpu` process's own namespace: unlike a driver, it does
 //! not translate them into the caller's.
 
 use ffi::nvml::*;
@@ -45,6 +45,22 @@ pub(crate) fn compute(device: Handle, count: Out<u32>, infos: Out<nvmlProcessInf
     )
 }
 
+/// Processes that come through a server, in the entries of the first version.
+pub(crate) fn mps_v1(device: Handle, count: Out<u32>, infos: Out<nvmlProcessInfo_v1_t>) -> Answer {
+    match device.resolve()?.hardware().is_shared() {
+        true => compute_v1(device, count, infos),
+        false => none_v1(device, count, infos),
+    }
+}
+
+/// Processes that come through a server.
+pub(crate) fn mps(device: Handle, count: Out<u32>, infos: Out<nvmlProcessInfo_v2_t>) -> Answer {
+    match device.resolve()?.hardware().is_shared() {
+        true => compute(device, count, infos),
+        false => none(device, count, infos),
+    }
+}
+
 /// No process, in the entries of the first version.
 pub(crate) fn none_v1(device: Handle, count: Out<u32>, infos: Out<nvmlProcessInfo_v1_t>) -> Answer {
     device.resolve()?;
@@ -72,6 +88,7 @@ pub(crate) fn details(device: Handle, list: Out<nvmlProcessDetailList_v1_t>) -> 
     };
     let entries: Vec<_> = match head.mode {
         0 => processes.iter().map(entry).collect(),
+        2 if device.resolve()?.hardware().is_shared() => processes.iter().map(entry).collect(),
         1 | 2 => Vec::new(),
         _ => return Err(nvmlReturn_t::NVML_ERROR_INVALID_ARGUMENT),
     };

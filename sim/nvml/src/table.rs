@@ -96,9 +96,9 @@ nvml! {
     nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) => process::none_v1;
     nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) => process::none;
     nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) => process::none;
-    nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) => process::none_v1;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) => process::none;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) => process::none;
+    nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) => process::mps_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) => process::mps;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) => process::mps;
     nvmlDeviceGetRunningProcessDetailList(device: Handle, list: Out<nvmlProcessDetailList_v1_t>) => process::details;
     nvmlDeviceGetProcessUtilization(device: Handle, samples: Out<nvmlProcessUtilizationSample_t>, count: Out<c_uint>, since_us: c_ulonglong) => utilisation::of_processes;
     nvmlDeviceGetProcessesUtilizationInfo(device: Handle, info: Out<nvmlProcessesUtilizationInfo_v1_t>) => utilisation::of_processes_info;

@@ -306,6 +306,11 @@ impl Gpu {
         })
     }
 
+    /// Whether contexts run side by side, as under a multi-process server.
+    pub fn is_shared(&self) -> bool {
+        self.board().is_shared.load(Ordering::Relaxed) == 1
+    }
+
     /// Under which number (Xid) the loss of `device` is reported, if it has fallen off the bus.
     pub fn lost_xid(&self, device: usize) -> Option<u32> {
         let row = self.board().device.get(device)?;

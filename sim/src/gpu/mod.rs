@@ -47,6 +47,8 @@ pub struct Options {
     pub slice: Duration,
     /// See [`DEFAULT_SWITCH`].
     pub switch: Duration,
+    /// Whether contexts run side by side, as under a multi-process server: `--mps`.
+    pub is_shared: bool,
     /// Device memory that each context takes for itself: `--context-overhead`.
     pub context_overhead_bytes: u64,
     /// The driver that is reported: `--driver-version`.
@@ -64,6 +66,7 @@ impl Default for Options {
             memory_bytes: None,
             slice: DEFAULT_SLICE,
             switch: DEFAULT_SWITCH,
+            is_shared: false,
             context_overhead_bytes: 0,
             driver: DriverVersion::default(),
             die_with_parent: false,

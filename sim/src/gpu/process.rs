@@ -150,6 +150,7 @@ impl Process {
         let schedule = Schedule {
             slice_ns: nanoseconds(options.slice),
             switch_ns: nanoseconds(options.switch),
+            is_shared: options.is_shared,
         };
         let capacities = vec![options.profile.warps(); options.devices];
         let listener = listen_at(&options)?;
@@ -349,11 +350,15 @@ impl Process {
         let until = self.engine.next_event().unwrap_or(u64::MAX);
         let row = &board.device[index];
         let time = self.engine.device_time(index);
-        let running = self.engine.running_client(index);
         row.used_bytes.store(memory.used(), Ordering::Relaxed);
         row.busy_ns.store(time.busy_ns, Ordering::Relaxed);
         row.switch_ns.store(time.switch_ns, Ordering::Relaxed);
-        let since = running.map_or(0, |_| now);
+        let is_running = |id| self.engine.is_running(id, index);
+        let since = if self.clients.keys().copied().any(is_running) {
+            now
+        } else {
+            0
+        };
         row.busy_since_ns.store(since, Ordering::Relaxed);
         row.busy_until_ns.store(until, Ordering::Relaxed);
         for (id, client) in &self.clients {
@@ -361,7 +366,7 @@ impl Process {
                 continue;
             }
             let holding = &board.client[client.slot].holdings[index];
-            let since = if running == Some(*id) { now } else { 0 };
+            let since = if is_running(*id) { now } else { 0 };
             let held = memory.held_by(*id);
             let busy = self.engine.client_busy_ns(*id, index);
             holding.used_bytes.store(held, Ordering::Relaxed);

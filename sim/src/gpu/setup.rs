@@ -56,6 +56,8 @@ pub(super) fn describe(board: &Board, options: &Options, memory_bytes: u64) {
         .cuda_version
         .store(options.driver.cuda, Ordering::Relaxed);
     board.set_driver_version(&options.driver.nvml);
+    let is_shared = u32::from(options.is_shared);
+    board.is_shared.store(is_shared, Ordering::Relaxed);
     board.devices.store(devices, Ordering::Relaxed);
     board.layout.store(LAYOUT, Ordering::Relaxed);
     board.magic.store(BOARD_MAGIC, Ordering::Release);

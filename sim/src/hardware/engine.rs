@@ -11,7 +11,10 @@
 //! * A context without work is left at once; while only one has work it keeps the device.
 //! * Within the resident context, kernels at the heads of its streams run side by side as long as
 //!   their warps fit; else they start in order of priority, then of arrival.
+//! * Where contexts share the device ([`Schedule::is_shared`]), all of them run at once: see [`together`].
 //! * Copies run beside kernels, whichever context is resident. Marks and satisfied waits take no time.
+
+mod together;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -33,6 +36,8 @@ pub struct Schedule {
     pub slice_ns: u64,
     /// What it costs to make another context resident.
     pub switch_ns: u64,
+    /// Whether contexts run side by side instead, as long as their kernels fit into the device.
+    pub is_shared: bool,
 }
 
 /// One thing that a stream is to do.
@@ -433,11 +438,17 @@ impl Engine {
         self.busy.get(&(client, device)).copied().unwrap_or(0)
     }
 
-    /// The client whose kernels are running on `device` now.
-    pub fn running_client(&self, device: usize) -> Option<ClientId> {
-        let device = self.devices.get(device)?;
-        let context = self.running_context(device)?;
-        (!context.active.is_empty()).then_some(context.client)
+    /// Whether kernels of `client` are running on `device` now.
+    pub fn is_running(&self, client: ClientId, device: usize) -> bool {
+        let runs = |context: &Context| context.client == client && !context.active.is_empty();
+        let Some(device) = self.devices.get(device) else {
+            return false;
+        };
+        if self.schedule.is_shared {
+            let mut listed = device.run_list.iter();
+            return listed.any(|context| self.contexts.get(context).is_some_and(runs));
+        }
+        self.running_context(device).is_some_and(runs)
     }
 
     fn running_context(&self, device: &Device) -> Option<&Context> {
@@ -450,6 +461,7 @@ impl Engine {
     fn next_event_of(&self, device: &Device) -> Option<u64> {
         let copy = device.copies.first().map(|(end, _)| *end);
         let compute = match device.phase {
+            _ if self.schedule.is_shared => self.next_end_together(device),
             Phase::Switching { until, .. } => Some(until),
             Phase::Running { since } => {
                 let ends = self.running_context(device).and_then(|context| {
@@ -481,6 +493,9 @@ impl Engine {
 
     /// Accounts for `elapsed` nanoseconds in which the device's state did not change.
     fn run(&mut self, index: usize, elapsed: u64) {
+        if self.schedule.is_shared {
+            return self.run_together(index, elapsed);
+        }
         let device = &mut self.devices[index];
         match device.phase {
             Phase::Switching { .. } => device.time.switch_ns += elapsed,
@@ -511,11 +526,15 @@ impl Engine {
             device.copies.remove(&first);
             ended.push(first.1);
         }
-        if let Phase::Running { .. } = device.phase
-            && let Some(context) = device
-                .resident
-                .and_then(|resident| self.contexts.get_mut(&resident))
-        {
+        let running: Vec<ContextId> = match device.phase {
+            _ if self.schedule.is_shared => device.run_list.iter().copied().collect(),
+            Phase::Running { .. } => device.resident.into_iter().collect(),
+            Phase::Switching { .. } => Vec::new(),
+        };
+        for id in running {
+            let Some(context) = self.contexts.get_mut(&id) else {
+                continue;
+            };
             context.active.retain(|active| {
                 let is_over = active.remaining_ns == 0;
                 if is_over {
@@ -531,6 +550,9 @@ impl Engine {
 
     /// Decides who is resident and starts what may start.
     fn schedule(&mut self, index: usize) {
+        if self.schedule.is_shared {
+            return self.start_together(index);
+        }
         let device = &self.devices[index];
         if let Phase::Switching { to, until } = device.phase {
             if self.now < until {
@@ -608,10 +630,10 @@ impl Engine {
     fn start_ready(&mut self, index: usize) {
         let device = &self.devices[index];
         let capacity = device.capacity_warps;
-        let Some(context) = device
-            .resident
-            .and_then(|resident| self.contexts.get_mut(&resident))
-        else {
+        let Some(resident) = device.resident else {
+            return;
+        };
+        let Some(context) = self.contexts.get_mut(&resident) else {
             return;
         };
         let mut taken: u64 = context.active.iter().map(|active| active.warps).sum();
@@ -627,23 +649,9 @@ impl Engine {
                 fits
             })
             .count();
-        for ready in context.ready.drain(..fitting) {
-            let head = self.streams.get(&ready.stream);
-            let head = head.and_then(|stream| stream.queue.front());
-            if let Some(head) = head
-                && matches!(head.work, Work::Spin { .. })
-            {
-                // From here on it sees the memory that it spins on.
-                self.effects.push(Effect::HostReady {
-                    stream: ready.stream,
-                    sequence: head.sequence,
-                });
-            }
-            context.active.push(Active {
-                stream: ready.stream,
-                remaining_ns: ready.remaining_ns,
-                warps: ready.warps,
-            });
+        let started: Vec<Ready> = context.ready.drain(..fitting).collect();
+        for ready in started {
+            self.start(resident, ready);
         }
     }
 
@@ -848,6 +856,7 @@ mod tests {
         let schedule = Schedule {
             slice_ns: SLICE,
             switch_ns: SWITCH,
+            is_shared: false,
         };
         Engine::new(schedule, &[FULL], 0)
     }
@@ -950,7 +959,7 @@ mod tests {
         let end = done_at(&effects, stream(2, 0), 1).unwrap();
         assert_eq!(end, 6 * SLICE + 5 * SWITCH);
         assert_eq!(done_at(&effects, stream(1, 0), 1), None);
-        assert_eq!(engine.running_client(0), Some(ClientId(1)));
+        assert!(engine.is_running(ClientId(1), 0));
         engine.host_done(stream(1, 0), 7);
         engine.host_done(stream(1, 0), 1);
         engine.advance(200 * SLICE);

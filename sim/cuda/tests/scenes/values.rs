@@ -493,3 +493,29 @@ fn sets_the_flag_of_another() {
     ok!(cuStreamSynchronize(lane));
     ok!(cuIpcCloseMemHandle(flag));
 }
+
+#[test]
+#[ignore = "a scene that another test plays"]
+fn takes_its_time_beside_another() {
+    context();
+    let (mut shared, mut nanoseconds) = (0, 20_000_000u64);
+    let attribute = CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MPS_ENABLED;
+    ok!(cuDeviceGetAttribute(&mut shared, attribute, 0));
+    assert_eq!(shared, 1);
+    let (kernel, lane) = (function(c"spin_ns"), stream(1));
+    let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+    let parameters = parameters.as_mut_ptr();
+    let (from, to, none) = (event(), event(), null_mut());
+    let gate = Gate::close(lane);
+    ok!(cuEventRecord(from, lane));
+    ok!(cuLaunchKernel(
+        kernel, 1, 1, 1, 32, 1, 1, 0, lane, parameters, none
+    ));
+    ok!(cuEventRecord(to, lane));
+    gate.open();
+    ok!(cuStreamSynchronize(lane));
+    let mut milliseconds = 0f32;
+    ok!(cuEventElapsedTime(&mut milliseconds, from, to));
+    // In turns with the other it would be nearly twice that.
+    assert!((milliseconds - 20.0).abs() < 0.001, "{milliseconds} ms");
+}
