@@ -21,7 +21,7 @@ use crate::tenants::Tenant;
 use ffi::sync::Ordering;
 use ffi::wire::{DeviceWork, lease_state};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -347,12 +347,12 @@ impl Present<'_> {
 
 impl Device {
     fn pass(&mut self, present: &[Present<'_>], is_gated: bool, now: Nanos) -> Option<Nanos> {
-        let is_here = |id: u64| present.iter().any(|it| it.tenant.id == id);
+        let here: BTreeSet<u64> = present.iter().map(|it| it.tenant.id).collect();
         let gone: Vec<u64> = self
             .claims
             .keys()
             .copied()
-            .filter(|id| !is_here(*id))
+            .filter(|id| !here.contains(id))
             .collect();
         for id in gone {
             self.claims.remove(&id);
@@ -432,11 +432,8 @@ impl Device {
 
     /// Writes all leases.
     fn write(&mut self, present: &[Present<'_>], is_gated: bool, now: Nanos) {
-        let has_latency = |but: u64| {
-            present
-                .iter()
-                .any(|it| it.tenant.id != but && it.terms().class == Class::Latency)
-        };
+        let is_latency = |it: &&Present<'_>| it.terms().class == Class::Latency;
+        let has_latency = present.iter().any(|it| is_latency(&it));
         for it in present {
             let id = it.tenant.id;
             let Some(claim) = self.claims.get_mut(&id) else {
@@ -458,8 +455,8 @@ impl Device {
             }
             let (backlog_ns, least_units) = match claim.terms.class {
                 Class::Latency => (0, 2),
-                Class::Batch if has_latency(id) => (BATCH_BACKLOG_BESIDE_LATENCY, 1),
-                Class::Standard if has_latency(id) => (BACKLOG_BESIDE_LATENCY, 2),
+                Class::Batch if has_latency => (BATCH_BACKLOG_BESIDE_LATENCY, 1),
+                Class::Standard if has_latency => (BACKLOG_BESIDE_LATENCY, 2),
                 _ => (BACKLOG, 2),
             };
             let (offered_ns, rate_ppm) = self.arbiter.offer(ClientId(id));

@@ -20,6 +20,9 @@ pub(crate) struct Arguments {
     /// Weight of each tenant
     #[arg(long, value_delimiter = ',', default_value = "6,3,1")]
     weights: Vec<u32>,
+    /// So many tenants of equal weight instead
+    #[arg(long, value_name = "N", conflicts_with = "weights")]
+    tenants: Option<usize>,
     /// Running time of each tenant's kernels; the last one's is for all that have none
     #[arg(long, value_delimiter = ',', default_value = "100,1000,10000")]
     kernel_us: Vec<u64>,
@@ -65,11 +68,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     let Some(last) = arguments.kernel_us.last() else {
         bail!("there is no kernel length");
     };
-    if arguments.weights.len() < 2 || arguments.weights.contains(&0) || arguments.seconds == 0 {
+    let weights = arguments
+        .tenants
+        .map_or_else(|| arguments.weights.clone(), |count| vec![1; count]);
+    if weights.len() < 2 || weights.contains(&0) || arguments.seconds == 0 {
         bail!("it takes at least two weights above 0, and at least one second");
     }
-    let loads: Vec<Load> = arguments
-        .weights
+    let loads: Vec<Load> = weights
         .iter()
         .enumerate()
         .map(|(index, weight)| Load {
@@ -93,13 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
         ..
     } = measure(Under::Sluice, &loads)?;
     let exclusive = sum(&whole(&alone));
-    let target = parts(
-        &arguments
-            .weights
-            .iter()
-            .map(|w| f64::from(*w))
-            .collect::<Vec<_>>(),
-    );
+    let target = parts(&weights.iter().map(|w| f64::from(*w)).collect::<Vec<_>>());
     let measured = parts(&whole(&shared));
     let report = Report {
         max_error_pp: error_pp(&measured, &target),

@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::process::ChildStdout;
 use std::time::Duration;
 
-/// Memory of a load that is a tenant.
+/// Memory of a load that is a tenant, or an equal part of the device where that is less.
 pub(crate) const CAP_BYTES: u64 = 1 << 30;
 
 /// What it takes of that.
@@ -149,12 +149,15 @@ pub(crate) fn start(
     length: Duration,
 ) -> Result<Running> {
     let mut running = Vec::new();
+    let devices = node.status()?.devices;
+    let device_bytes = devices.first().map_or(0, |device| device.memory_bytes);
+    let cap_bytes = CAP_BYTES.min(device_bytes / loads.len().max(1) as u64);
     for load in loads {
         let arguments = load.arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let options: Vec<&str> = load.options.iter().map(String::as_str).collect();
         let mut child = match under {
-            Under::Sluice => node.start_program(&load.name, CAP_BYTES, &options, &arguments)?,
+            Under::Sluice => node.start_program(&load.name, cap_bytes, &options, &arguments)?,
             Under::Nothing => node.start_plain(&load.name, &arguments)?,
         };
         let output = child.0.stdout.take().context("was asked for a pipe")?;

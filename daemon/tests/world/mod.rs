@@ -153,6 +153,13 @@ impl World {
         self.clients[client].longest_wait
     }
 
+    /// Forgets how long anybody has waited so far.
+    pub(crate) fn forget_waits(&mut self) {
+        for client in &mut self.clients {
+            client.longest_wait = 0;
+        }
+    }
+
     /// The response time that 99 of 100 requests keep.
     pub(crate) fn p99(&self, client: usize) -> Nanos {
         let mut responses = self.clients[client].responses.clone();
