@@ -187,6 +187,18 @@ impl DriverVersion {
     }
 }
 
+impl DriverVersion {
+    /// First branch with limits of control groups. Source: change log of NVML.
+    const GROUP_LIMITS_SINCE: u32 = 615;
+
+    /// Whether it limits what a control group holds.
+    pub fn has_group_limits(&self) -> bool {
+        let branch = self.nvml.split('.').next();
+        let branch = branch.and_then(|branch| branch.parse::<u32>().ok());
+        branch.is_some_and(|branch| branch >= Self::GROUP_LIMITS_SINCE)
+    }
+}
+
 impl Default for DriverVersion {
     fn default() -> Self {
         Self {

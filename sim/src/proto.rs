@@ -62,7 +62,8 @@ pub mod operation {
     pub const CONTEXT_OPEN: u32 = 3;
     /// Ends a context, its work and its linear memory. `arguments[0]`: context.
     pub const CONTEXT_CLOSE: u32 = 4;
-    /// `arguments[0]`: device, `[1]`: bytes, `[2]`: context for linear memory, 0 for physical.
+    /// `arguments[0]`: device, `[1]`: bytes, `[2]`: context for linear memory, 0 for physical, `[3]`: 1 for
+    /// managed memory of that context.
     /// `values[0]`: block, `[1]`: offset in the device's file, `[2]`: bytes charged.
     pub const ALLOCATE: u32 = 5;
     /// One more reference. `arguments[0]`: device, `[1]`: block.
@@ -83,6 +84,11 @@ pub mod operation {
     /// A device falls off the bus, for everybody and for good. `arguments[0]`: device, `[1]`: the number
     /// (Xid) under which it is reported.
     pub const LOSE: u32 = 20;
+    /// Sets a control group's limits; its directory comes along as a descriptor. `arguments[0]`: device,
+    /// `[1]`: soft limit, `[2]`: hard limit, in bytes.
+    pub const SET_GROUP_LIMITS: u32 = 21;
+    /// Asks for them. `arguments[0]`: device. `values[0]`: soft limit, `[1]`: hard limit, `[2]`: bytes in use.
+    pub const GROUP_LIMITS: u32 = 22;
 }
 
 /// Values of [`Reply::status`].
@@ -97,7 +103,14 @@ pub mod status {
     pub const EXHAUSTED: u32 = 3;
     /// The device has fallen off the bus.
     pub const LOST: u32 = 4;
+    /// Only root may.
+    pub const DENIED: u32 = 5;
+    /// The descriptor is of no control group.
+    pub const NOT_FOUND: u32 = 6;
 }
+
+/// A hard limit that limits nothing: `NVML_DEVICE_MEMORY_LIMIT_MAX`.
+pub const NO_LIMIT: u64 = u64::MAX;
 
 /// What a client asks on the control socket.
 #[repr(C)]
@@ -246,6 +259,10 @@ pub struct HoldingBoard {
     pub contexts: AtomicU32,
     /// Zero.
     pub reserved: AtomicU32,
+    /// Hard limit of its control group; [`NO_LIMIT`]: none.
+    pub limit_bytes: AtomicU64,
+    /// What that group holds.
+    pub group_used_bytes: AtomicU64,
 }
 
 /// A client as everybody may see it.

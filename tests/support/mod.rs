@@ -14,6 +14,7 @@
 )]
 
 pub mod client;
+pub mod control_group;
 pub mod elf;
 pub mod genuine;
 pub mod node;
@@ -23,6 +24,7 @@ pub mod stepper;
 pub mod wheels;
 
 pub use client::Program;
+pub use control_group::ControlGroup;
 pub use node::{Node, Setup, StandIn, Tenant};
 pub use stepper::Stepper;
 

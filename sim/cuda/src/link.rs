@@ -100,7 +100,7 @@ impl Link {
     pub(crate) fn memory(&self, device: usize) -> Answer<MemoryState> {
         match self {
             Self::Gpu(compute, visible) if compute.gpu().is_alive() => {
-                Ok(compute.gpu().memory(visible[device]))
+                Ok(compute.gpu().memory_within(visible[device]))
             }
             Self::Gpu(..) => Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE),
             Self::Null(null) => {
@@ -161,15 +161,26 @@ impl Link {
 
     /// Takes memory: linear memory of `context`, or physical memory if that is 0.
     pub(crate) fn allocate(&self, device: usize, bytes: u64, context: u64) -> Answer<Block> {
+        let kind = match context {
+            0 => Kind::Physical,
+            context => Kind::Linear(ContextId(context)),
+        };
+        self.allocate_as(kind, device, bytes)
+    }
+
+    /// Takes memory of a kind.
+    pub(crate) fn allocate_as(&self, kind: Kind, device: usize, bytes: u64) -> Answer<Block> {
         match self {
-            Self::Gpu(compute, visible) => compute
-                .allocate(visible[device], bytes, context)
-                .map_err(|error| code(&error)),
-            Self::Null(null) => {
-                let kind = match context {
-                    0 => Kind::Physical,
-                    context => Kind::Linear(ContextId(context)),
+            Self::Gpu(compute, visible) => {
+                let device = visible[device];
+                let taken = match kind {
+                    Kind::Physical => compute.allocate(device, bytes, 0),
+                    Kind::Linear(context) => compute.allocate(device, bytes, context.0),
+                    Kind::Managed(context) => compute.allocate_managed(device, bytes, context.0),
                 };
+                taken.map_err(|error| code(&error))
+            }
+            Self::Null(null) => {
                 let placed = null.memory.lock().allocate(SELF, kind, bytes);
                 placed
                     .map(|placed| Block {

@@ -11,6 +11,8 @@ use ffi::driver::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use parking_lot::Mutex;
 use sim::client::Block;
+use sim::hardware::ContextId;
+use sim::hardware::memory::Kind as Held;
 use sim::proto::Command;
 
 use crate::context::Context;
@@ -46,7 +48,12 @@ pub(crate) fn allocate_linear(
     let context = state::current()?;
     let device = &driver.devices[context.device];
     let window = device.window(driver)?;
-    let block = allocate_block(driver, &context, bytes)?;
+    let context_id = ContextId(context.id);
+    let held = match kind {
+        Kind::Managed => Held::Managed(context_id),
+        _ => Held::Linear(context_id),
+    };
+    let block = allocate_block(driver, &context, held, bytes)?;
     let placed = window.bytes_at(block.offset, bytes).and_then(|reach| {
         let start = if is_low {
             low_address(&driver.ranges, bytes)?
@@ -86,8 +93,8 @@ pub(crate) fn allocate_linear(
 }
 
 /// A block of the context's.
-fn allocate_block(driver: &Driver, context: &Context, bytes: u64) -> Answer<Block> {
-    let allocate = || driver.link.allocate(context.device, bytes, context.id);
+fn allocate_block(driver: &Driver, context: &Context, kind: Held, bytes: u64) -> Answer<Block> {
+    let allocate = || driver.link.allocate_as(kind, context.device, bytes);
     allocate().or_else(|code| {
         // Frees that streams have reached may be all that is missing.
         driver.settle();
@@ -102,7 +109,8 @@ fn allocate_block(driver: &Driver, context: &Context, bytes: u64) -> Answer<Bloc
 /// Takes `bytes` of a context's memory that have no address: the block, and where its bytes lie.
 pub(crate) fn take_block(driver: &Driver, context: &Context, bytes: u64) -> Answer<(u64, *mut u8)> {
     let window = driver.devices[context.device].window(driver)?;
-    let block = allocate_block(driver, context, bytes)?;
+    let kind = Held::Linear(ContextId(context.id));
+    let block = allocate_block(driver, context, kind, bytes)?;
     match window.bytes_at(block.offset, bytes) {
         Ok(reach) => Ok((block.id, reach)),
         Err(code) => {

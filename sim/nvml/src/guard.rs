@@ -2,8 +2,10 @@
 //!
 //! Policies return an [`Answer`]; [`answer`] turns it into the code that the caller sees.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use ffi::nvml::nvmlReturn_t;
 
@@ -98,7 +100,22 @@ impl<T: Copy> In<T> {
     }
 }
 
+impl<T> In<T> {
+    /// A pointer that the caller put into a structure of its own.
+    pub(crate) fn named(pointer: *const T) -> In<T> {
+        In(pointer)
+    }
+}
+
 impl In<c_char> {
+    /// The path up to its end.
+    pub(crate) fn path(self) -> Result<PathBuf, nvmlReturn_t> {
+        Out(self.0.cast_mut()).claim()?;
+        // SAFETY: not null; the caller promises a text with an end.
+        let path = unsafe { CStr::from_ptr(self.0) };
+        Ok(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+    }
+
     /// The text up to its end, or the first `LONGEST` characters of it.
     ///
     /// Characters outside ASCII become question marks: identifiers have none.

@@ -68,6 +68,22 @@ impl Hardware {
         Ok(self.alive()?.map_or(untouched, |gpu| gpu.memory(index)))
     }
 
+    /// [`Hardware::memory`], as this process may have it.
+    pub(crate) fn memory_within(&self, index: usize) -> Result<MemoryState, nvmlReturn_t> {
+        match self.alive()? {
+            Some(gpu) => Ok(gpu.memory_within(index)),
+            None => self.memory(index),
+        }
+    }
+
+    /// Whom to ask for limits of control groups, which there are from 615 on.
+    pub(crate) fn with_limits(&self) -> Result<&Gpu, nvmlReturn_t> {
+        if !self.version.has_group_limits() {
+            return Err(nvmlReturn_t::NVML_ERROR_FUNCTION_NOT_FOUND);
+        }
+        self.alive()?.ok_or(nvmlReturn_t::NVML_ERROR_NOT_SUPPORTED)
+    }
+
     /// Processes with a context on a device; none is known of in null mode.
     pub(crate) fn processes(&self, index: usize) -> Result<Vec<Process>, nvmlReturn_t> {
         Ok(self

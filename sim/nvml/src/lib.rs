@@ -8,14 +8,14 @@
 //!   `ffi::symbols::NVML` is exported too and answers `NVML_ERROR_NOT_SUPPORTED`; the build script
 //!   writes those.
 //! * `guard`: the C boundary. `library`: initialisation, handles. `hardware`: where truth comes from.
-//! * `system`, `identity`, `memory`, `process`, `utilisation`, `condition`, `events`: what is asked.
+//! * `system`, `identity`, `memory`, `limits`, `process`, `utilisation`, `condition`, `events`: what is asked.
 //! * `figures`: what a stand-in cannot know and a monitor wants to hear all the same.
 //! * `private`: the undocumented table that `nvidia-smi` asks for.
 //!
 //! Locks: `library::LIBRARY` is never held across a call to the `gpu` process; a session's own locks
 //! are taken one at a time.
 //!
-//! What it does not do: change anything. Setters are not supported, and so are MIG, vGPU, NVLink,
+//! What it does not do: change anything but limits of control groups. Other setters are not supported, and so are MIG, vGPU, NVLink,
 //! units and GPM.
 
 mod condition;
@@ -25,6 +25,7 @@ mod guard;
 mod hardware;
 mod identity;
 mod library;
+mod limits;
 mod memory;
 mod private;
 mod process;

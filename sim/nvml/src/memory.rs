@@ -19,13 +19,14 @@ pub(crate) fn info(device: Handle, memory: Out<nvmlMemory_t>) -> Answer {
     Ok(())
 }
 
-/// [`info`] with what the driver reserves apart: total is the sum of the other three.
+/// [`info`] with what the driver reserves apart: total is the sum of the other three. Under a limit of the
+/// caller's control group the device is as large as that.
 pub(crate) fn info_v2(device: Handle, memory: Out<nvmlMemory_v2_t>) -> Answer {
     let target = device.resolve()?;
     let memory = memory.claim()?;
     let version = version_word::<nvmlMemory_v2_t>(2);
     check_version(memory.read().version, version)?;
-    let truth = target.hardware().memory(target.index)?;
+    let truth = target.hardware().memory_within(target.index)?;
     let taken = truth.total.saturating_sub(truth.free);
     memory.write(nvmlMemory_v2_t {
         version,

@@ -12,7 +12,9 @@ use crate::events::EventSet;
 use crate::guard::{In, Out};
 use crate::library::Handle;
 use crate::utilisation;
-use crate::{condition, events, guard, identity, library, memory, private, process, system};
+use crate::{
+    condition, events, guard, identity, library, limits, memory, private, process, system,
+};
 
 /// Makes the exported functions out of the rows below.
 macro_rules! nvml {
@@ -88,6 +90,8 @@ nvml! {
 
     nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvmlMemory_t>) => memory::info;
     nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvmlMemory_v2_t>) => memory::info_v2;
+    nvmlDeviceGetMemoryLimits_v1(device: Handle, limits: Out<nvmlGetMemoryLimits_v1_t>) => limits::get;
+    nvmlDeviceSetMemoryLimits_v1(device: Handle, limits: In<nvmlSetMemoryLimits_v1_t>) => limits::set;
     nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: Out<nvmlBAR1Memory_t>) => memory::bar1;
 
     nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) => process::compute_v1;

@@ -120,8 +120,24 @@ impl Compute {
     /// # Errors
     /// [`GpuError::OutOfMemory`], or [`GpuError::Refused`] for a senseless size.
     pub fn allocate(&self, device: usize, bytes: u64, context: u64) -> Result<Block, GpuError> {
-        let arguments = [device as u64, bytes, context];
-        let (reply, _) = self.gpu.call(operation::ALLOCATE, &arguments)?;
+        self.allocate_as(&[device as u64, bytes, context])
+    }
+
+    /// Takes `bytes` of managed memory for `context`, wherever there is room.
+    ///
+    /// # Errors
+    /// As [`Compute::allocate`].
+    pub fn allocate_managed(
+        &self,
+        device: usize,
+        bytes: u64,
+        context: u64,
+    ) -> Result<Block, GpuError> {
+        self.allocate_as(&[device as u64, bytes, context, 1])
+    }
+
+    fn allocate_as(&self, arguments: &[u64]) -> Result<Block, GpuError> {
+        let (reply, _) = self.gpu.call(operation::ALLOCATE, arguments)?;
         Ok(Block {
             id: reply.values[0],
             offset: reply.values[1],

@@ -28,8 +28,8 @@ use self::socket::exchange;
 pub(crate) use self::socket::{receive, send};
 use crate::profile::{PROFILES, Profile};
 use crate::proto::{
-    BOARD_MAGIC, Board, DEFAULT_SOCKET, DeviceBoard, ENV_SOCKET, LAYOUT, MAX_DEVICES, Reply,
-    Request, operation, status,
+    BOARD_MAGIC, Board, DEFAULT_SOCKET, DeviceBoard, ENV_SOCKET, LAYOUT, MAX_DEVICES, NO_LIMIT,
+    Reply, Request, operation, status,
 };
 use crate::shared::{Access, Mapping, now_ns};
 
@@ -63,6 +63,12 @@ pub enum GpuError {
     /// The device has fallen off the bus.
     #[error("the device is lost")]
     Lost,
+    /// Only root may ask that.
+    #[error("only root may do this")]
+    Denied,
+    /// The directory is of no control group.
+    #[error("the directory is of no control group")]
+    NoGroup,
     /// The process refused the request as senseless.
     #[error("the `gpu` process refused the request")]
     Refused,
@@ -146,6 +152,8 @@ pub struct Gpu {
     control: Mutex<()>,
     socket: OwnedFd,
     board: Mapping,
+    /// Ours on the board.
+    slot: usize,
     is_gone: AtomicBool,
 }
 
@@ -207,6 +215,7 @@ impl Gpu {
             control: Mutex::new(()),
             socket,
             board,
+            slot: reply.values[0] as usize,
             is_gone: AtomicBool::new(false),
         };
         Ok((gpu, files))
@@ -277,6 +286,53 @@ impl Gpu {
             used,
             free: total - used,
         }
+    }
+
+    /// Memory of `device` as this process may have it: where its control group has a limit, that is all
+    /// there is.
+    pub fn memory_within(&self, device: usize) -> MemoryState {
+        let all = self.memory(device);
+        let own = self.board().client.get(self.slot);
+        let Some(holding) = own.and_then(|own| own.holdings.get(device)) else {
+            return all;
+        };
+        let limit = holding.limit_bytes.load(Ordering::Relaxed);
+        if limit == NO_LIMIT {
+            return all;
+        }
+        let total = limit.min(all.total);
+        let used = holding.group_used_bytes.load(Ordering::Relaxed).min(total);
+        MemoryState {
+            total,
+            used,
+            free: all.free.min(total - used),
+        }
+    }
+
+    /// Limits of the control group whose directory `group` is, on `device`: soft, hard, and what is in use.
+    ///
+    /// # Errors
+    /// [`GpuError::NoGroup`] for another directory.
+    pub fn group_limits(&self, device: usize, group: &OwnedFd) -> Result<[u64; 3], GpuError> {
+        let (operation, files) = (operation::GROUP_LIMITS, [group.as_raw_fd()]);
+        let (reply, _) = self.call_with(operation, &[device as u64], &files)?;
+        let [soft, hard, used, ..] = reply.values;
+        Ok([soft, hard, used])
+    }
+
+    /// Sets them: soft and hard.
+    ///
+    /// # Errors
+    /// [`GpuError::Denied`] for everybody but root; [`GpuError::NoGroup`] for another directory.
+    pub fn set_group_limits(
+        &self,
+        device: usize,
+        group: &OwnedFd,
+        [soft, hard]: [u64; 2],
+    ) -> Result<(), GpuError> {
+        let (operation, files) = (operation::SET_GROUP_LIMITS, [group.as_raw_fd()]);
+        self.call_with(operation, &[device as u64, soft, hard], &files)
+            .map(drop)
     }
 
     /// Processes that have a context on `device`, in order of their process numbers.
@@ -419,6 +475,8 @@ fn checked(reply: &Reply) -> Result<(), GpuError> {
         status::OUT_OF_MEMORY => Err(GpuError::OutOfMemory),
         status::EXHAUSTED => Err(GpuError::Exhausted),
         status::LOST => Err(GpuError::Lost),
+        status::DENIED => Err(GpuError::Denied),
+        status::NOT_FOUND => Err(GpuError::NoGroup),
         _ => Err(GpuError::Refused),
     }
 }

@@ -13,13 +13,14 @@ use nix::sys::socket::{SockFlag, accept4, getsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use super::groups::{Group, GroupLimits, groups_of};
 use super::setup::{describe, listen_at, seal};
 use super::{Options, RunError};
 use crate::hardware::engine::{Effect, Engine, Schedule, StreamId, Work};
 use crate::hardware::memory::Memory;
 use crate::hardware::{ClientId, ContextId, NumberMap};
 use crate::proto::{
-    Board, ClientPage, Command, MAX_CLIENTS, MAX_DEVICES, RING_COMMANDS, Submission,
+    Board, ClientPage, Command, MAX_CLIENTS, MAX_DEVICES, NO_LIMIT, RING_COMMANDS, Submission,
 };
 use crate::shared::{Access, Mapping, futex_wake, memory_file, now_ns, punch};
 
@@ -72,6 +73,7 @@ impl Token {
 pub(super) struct Device {
     pub(super) file: OwnedFd,
     pub(super) memory: Memory,
+    pub(super) limits: GroupLimits,
 }
 
 /// What a descriptor of a client's stands for.
@@ -96,6 +98,9 @@ pub(super) struct Client {
     /// Commands taken from the ring.
     pub(super) head: u64,
     pub(super) contexts: Vec<(ContextId, usize)>,
+    /// Where its process stood when it connected.
+    pub(super) groups: Vec<Group>,
+    pub(super) is_root: bool,
     has_news: bool,
 }
 
@@ -143,7 +148,11 @@ impl Process {
         for index in 0..options.devices {
             let memory = Memory::new(memory_bytes);
             let file = memory_file(&format!("sluice-sim-gpu{index}"), memory.window())?;
-            devices.push(Device { file, memory });
+            devices.push(Device {
+                file,
+                memory,
+                limits: GroupLimits::default(),
+            });
         }
         describe(board.page(), &options, memory_bytes);
         seal(&board_file)?;
@@ -340,12 +349,13 @@ impl Process {
     fn update_board(&self) {
         self.board().change(|board| {
             for (index, device) in self.devices.iter().enumerate() {
-                self.update_device(board, index, &device.memory);
+                self.update_device(board, index, device);
             }
         });
     }
 
-    fn update_device(&self, board: &Board, index: usize, memory: &Memory) {
+    fn update_device(&self, board: &Board, index: usize, device: &Device) {
+        let memory = &device.memory;
         let now = self.engine.now();
         let until = self.engine.next_event().unwrap_or(u64::MAX);
         let row = &board.device[index];
@@ -362,10 +372,14 @@ impl Process {
         row.busy_since_ns.store(since, Ordering::Relaxed);
         row.busy_until_ns.store(until, Ordering::Relaxed);
         for (id, client) in &self.clients {
+            let holding = &board.client[client.slot].holdings[index];
+            let seen = self.seen(*id, device);
+            let (limit, group) = seen.map_or((NO_LIMIT, 0), |seen| (seen.limit, seen.used));
+            holding.limit_bytes.store(limit, Ordering::Relaxed);
+            holding.group_used_bytes.store(group, Ordering::Relaxed);
             if client.page.is_none() {
                 continue;
             }
-            let holding = &board.client[client.slot].holdings[index];
             let since = if is_running(*id) { now } else { 0 };
             let held = memory.held_by(*id);
             let busy = self.engine.client_busy_ns(*id, index);
@@ -383,7 +397,8 @@ impl Process {
             std::thread::sleep(Duration::from_millis(1));
             return;
         };
-        let pid = getsockopt(&socket, sockopt::PeerCredentials).map_or(0, |peer| peer.pid());
+        let peer = getsockopt(&socket, sockopt::PeerCredentials).ok();
+        let pid = peer.map_or(0, |peer| peer.pid());
         let Some(slot) = self.free_slots.pop() else {
             // The client sees the end of the connection instead of an answer.
             return;
@@ -410,9 +425,12 @@ impl Process {
             page: None,
             head: 0,
             contexts: Vec::new(),
+            groups: groups_of(pid),
+            is_root: peer.is_some_and(|peer| peer.uid() == 0),
             has_news: false,
         };
         self.clients.insert(id, client);
+        self.forget_groups();
     }
 
     /// Takes everything back that a client held.

@@ -59,7 +59,7 @@ impl Process {
         given: &[OwnedFd],
         files: &mut Vec<OwnedFd>,
     ) -> Result<[u64; 7], u32> {
-        let [first, second, third, ..] = request.arguments;
+        let [first, second, third, fourth, ..] = request.arguments;
         let mut values = [0; 7];
         match request.operation {
             operation::HELLO => values[0] = self.hello(id, first, second == 1, files)?,
@@ -75,8 +75,10 @@ impl Process {
             operation::CONTEXT_CLOSE => self.close_context(id, ContextId(first))?,
             operation::ALLOCATE => {
                 self.check_there(first)?;
-                let kind = self.kind(id, first, third)?;
-                let placed = self.device(first)?.memory.allocate(id, kind, second);
+                let kind = self.kind(id, first, third, fourth == 1)?;
+                let room = self.room(id, first);
+                let memory = &mut self.device(first)?.memory;
+                let placed = memory.allocate_within(room, id, kind, second);
                 let placed = placed.map_err(|error| refusal(&error))?;
                 values[..3].copy_from_slice(&[placed.block.0, placed.offset, placed.charged_bytes]);
             }
@@ -104,6 +106,14 @@ impl Process {
             }
             operation::LOSE => self.lose(first, second)?,
             operation::EXPORT => files.push(self.export(id, first, second, third)?),
+            operation::SET_GROUP_LIMITS => {
+                let file = given.first().ok_or(status::INVALID)?;
+                self.set_limits(id, first, second, third, file)?;
+            }
+            operation::GROUP_LIMITS => {
+                let file = given.first().ok_or(status::INVALID)?;
+                values[..3].copy_from_slice(&self.limits(first, file)?);
+            }
             operation::IMPORT => {
                 let file = given.first().ok_or(status::INVALID)?;
                 values[..5].copy_from_slice(&self.import(id, file)?);
@@ -191,7 +201,7 @@ impl Process {
         Ok(client.slot as u64)
     }
 
-    fn device(&mut self, index: u64) -> Result<&mut Device, u32> {
+    pub(super) fn device(&mut self, index: u64) -> Result<&mut Device, u32> {
         usize::try_from(index)
             .ok()
             .and_then(|index| self.devices.get_mut(index))
@@ -227,7 +237,7 @@ impl Process {
         Ok(())
     }
 
-    fn kind(&self, id: ClientId, device: u64, context: u64) -> Result<Kind, u32> {
+    fn kind(&self, id: ClientId, device: u64, context: u64, is_managed: bool) -> Result<Kind, u32> {
         if context == 0 {
             return Ok(Kind::Physical);
         }
@@ -236,14 +246,19 @@ impl Process {
             let mut contexts = client.contexts.iter();
             contexts.any(|(own, on)| *own == context && *on as u64 == device)
         });
-        is_own
-            .then_some(Kind::Linear(context))
-            .ok_or(status::INVALID)
+        match (is_own, is_managed) {
+            (true, true) => Ok(Kind::Managed(context)),
+            (true, false) => Ok(Kind::Linear(context)),
+            (false, _) => Err(status::INVALID),
+        }
     }
 
     fn open_context(&mut self, id: ClientId, device: u64) -> Result<u64, u32> {
         let overhead = self.options.context_overhead_bytes;
         let context = ContextId(self.next_context);
+        if overhead > self.room(id, device) {
+            return Err(status::OUT_OF_MEMORY);
+        }
         let memory = &mut self.device(device)?.memory;
         memory
             .charge_context(id, context, overhead)

@@ -5,6 +5,9 @@
 //! is the sparse file that the bytes lie in; it is several times larger, so that holes between
 //! blocks never refuse what the capacity allows.
 //!
+//! Managed memory lies on the device as far as there is room, and gives way to everything else: it is held,
+//! but only the device's size bounds what of it is there, and the window how much there can be.
+//!
 //! Linear memory is charged in units of [`UNIT_BYTES`], whatever room it takes in the window.
 
 use std::collections::BTreeMap;
@@ -35,8 +38,10 @@ pub struct BlockId(pub u64);
 /// What ends a block's life besides its last reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Belongs to a context and goes with it (`cuMemAlloc`, pitch, managed).
+    /// Belongs to a context and goes with it (`cuMemAlloc`, pitch).
     Linear(ContextId),
+    /// The same, and need not be on the device (`cuMemAllocManaged`).
+    Managed(ContextId),
     /// Outlives contexts (`cuMemCreate`, chunks of pools).
     Physical,
 }
@@ -123,12 +128,16 @@ const NOBODY: ClientId = ClientId(u32::MAX);
 pub struct Memory {
     capacity: u64,
     window: u64,
+    /// Held by everybody, managed memory included.
     used: u64,
+    /// The managed part of it.
+    managed: u64,
     next: u64,
     blocks: NumberMap<BlockId, Block>,
     /// Free ranges of the window: start to end.
     free: BTreeMap<u64, u64>,
     held: NumberMap<ClientId, u64>,
+    held_managed: NumberMap<ClientId, u64>,
     overhead: NumberMap<ContextId, (ClientId, u64)>,
 }
 
@@ -140,10 +149,12 @@ impl Memory {
             capacity,
             window,
             used: 0,
+            managed: 0,
             next: 1,
             blocks: NumberMap::default(),
             free: BTreeMap::from([(0, window)]),
             held: NumberMap::default(),
+            held_managed: NumberMap::default(),
             overhead: NumberMap::default(),
         }
     }
@@ -165,14 +176,25 @@ impl Memory {
         self.window
     }
 
-    /// Bytes held by everybody.
+    /// Bytes held by everybody, as far as they are on the device.
     pub fn used(&self) -> u64 {
-        self.used
+        self.used.min(self.capacity)
+    }
+
+    /// What is free, or would be if managed memory gave way.
+    fn free_bytes(&self) -> u64 {
+        self.capacity - (self.used - self.managed)
     }
 
     /// Bytes held by `client`, its contexts' overhead included.
     pub fn held_by(&self, client: ClientId) -> u64 {
         self.held.get(&client).copied().unwrap_or(0)
+    }
+
+    /// The same without managed memory.
+    pub fn fixed_by(&self, client: ClientId) -> u64 {
+        let managed = self.held_managed.get(&client).copied().unwrap_or(0);
+        self.held_by(client) - managed
     }
 
     /// Gives `bytes` to `client`, with one reference.
@@ -186,15 +208,32 @@ impl Memory {
         kind: Kind,
         bytes: u64,
     ) -> Result<Placed, MemoryError> {
+        self.allocate_within(u64::MAX, client, kind, bytes)
+    }
+
+    /// [`Memory::allocate`], at most `room` bytes.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn allocate_within(
+        &mut self,
+        room: u64,
+        client: ClientId,
+        kind: Kind,
+        bytes: u64,
+    ) -> Result<Placed, MemoryError> {
         let unit = match kind {
-            Kind::Linear(_) => UNIT_BYTES,
+            Kind::Linear(_) | Kind::Managed(_) => UNIT_BYTES,
             Kind::Physical => LARGE_PAGE_BYTES,
         };
         let is_exact = kind == Kind::Physical;
         if bytes == 0 || (is_exact && !bytes.is_multiple_of(unit)) {
             return Err(MemoryError::Size(bytes));
         }
-        let free = self.capacity - self.used;
+        let free = match kind {
+            Kind::Managed(_) => self.window,
+            _ => room.min(self.free_bytes()),
+        };
         let refused = |asked| MemoryError::OutOfMemory { asked, free };
         let charged = bytes
             .checked_next_multiple_of(unit)
@@ -223,6 +262,10 @@ impl Memory {
         );
         self.used += charged;
         *self.held.entry(client).or_insert(0) += charged;
+        if let Kind::Managed(_) = kind {
+            self.managed += charged;
+            *self.held_managed.entry(client).or_insert(0) += charged;
+        }
         Ok(placed)
     }
 
@@ -303,7 +346,7 @@ impl Memory {
         context: ContextId,
         bytes: u64,
     ) -> Result<(), MemoryError> {
-        let free = self.capacity - self.used;
+        let free = self.free_bytes();
         if bytes > free {
             return Err(MemoryError::OutOfMemory { asked: bytes, free });
         }
@@ -320,7 +363,7 @@ impl Memory {
             self.uncharge(client, bytes);
         }
         let ends = |block: &mut Block| {
-            let ends = block.kind == Kind::Linear(context);
+            let ends = [Kind::Linear(context), Kind::Managed(context)].contains(&block.kind);
             if ends {
                 block.references = 0;
             }
@@ -350,6 +393,7 @@ impl Memory {
         });
         self.used -= overhead;
         self.held.remove(&client);
+        self.held_managed.remove(&client);
         ranges
     }
 
@@ -404,6 +448,12 @@ impl Memory {
         let block = self.blocks.remove(&id)?;
         self.used -= block.charged;
         self.uncharge(block.owner, block.charged);
+        if let Kind::Managed(_) = block.kind {
+            self.managed -= block.charged;
+            if let Some(held) = self.held_managed.get_mut(&block.owner) {
+                *held -= block.charged;
+            }
+        }
         self.give_back(block.range.clone());
         Some(block.range)
     }
