@@ -2,6 +2,7 @@
 
 use crate::bundle::{ready, runtime_script};
 use crate::support::{GIB, MIB, Node, PATIENCE, Stepper, eventually, finish, succeed};
+use crate::tree::Tree;
 use crate::{Test, image, missing_program, no_root};
 use serde_json::json;
 use std::fs;
@@ -28,7 +29,7 @@ pub(crate) fn missing() -> Option<String> {
         .or_else(|| missing_program(&["dockerd", "containerd", "ctr"]))
         .or_else(|| {
             let node = Node::start();
-            match Engine::start(&node) {
+            match Engine::start(&node, None) {
                 Err(reason) => Some(reason),
                 Ok(engine) => {
                     let output =
@@ -52,17 +53,19 @@ fn text(output: &Output) -> String {
 
 /// A dockerd, with the containerd that it starts, and everything of theirs in one folder.
 #[derive(Debug)]
-struct Engine {
+pub(crate) struct Engine {
     folder: TempDir,
     daemon: Child,
+    tree: Option<Tree>,
 }
 
 impl Engine {
     fn new(node: &Node) -> Self {
-        Self::start(node).unwrap_or_else(|reason| panic!("{reason}"))
+        Self::start(node, None).unwrap_or_else(|reason| panic!("{reason}"))
     }
 
-    fn start(node: &Node) -> Result<Self, String> {
+    /// This machine's, or that of a tree.
+    pub(crate) fn start(node: &Node, tree: Option<Tree>) -> Result<Self, String> {
         // A path of a socket is at most 107 bytes long, and containerd's are deep in here.
         let folder = tempfile::Builder::new()
             .prefix("sd-")
@@ -71,8 +74,20 @@ impl Engine {
         let path = folder.path();
         let script = runtime_script(path, node);
         let log = fs::File::create(path.join("log")).expect("our own folder");
-        let mut command = Command::new(image::which("dockerd"));
+        // docker before 28.2 has to be told; before 25 it does not know what.
+        let settings = if tree.is_some() {
+            r#"{"features": {"cdi": true}}"#
+        } else {
+            "{}"
+        };
+        fs::write(path.join("daemon.json"), settings).expect("our own folder");
+        let mut command = match &tree {
+            None => Command::new(image::which("dockerd")),
+            Some(tree) => tree.command("dockerd"),
+        };
         command
+            .arg("--config-file")
+            .arg(path.join("daemon.json"))
             .arg("--data-root")
             .arg(path.join("data"))
             .arg("--exec-root")
@@ -92,7 +107,11 @@ impl Engine {
             .stdout(Stdio::null())
             .stderr(log);
         let daemon = command.spawn().map_err(|error| error.to_string())?;
-        let mut engine = Self { folder, daemon };
+        let mut engine = Self {
+            folder,
+            daemon,
+            tree,
+        };
         let begin = std::time::Instant::now();
         while !engine.docker(&["version"]).status.success() {
             let ended = engine.daemon.try_wait().expect("our own child").is_some();
@@ -119,15 +138,14 @@ impl Engine {
         self.folder.path()
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         // The one that belongs to the daemon, whatever else is in PATH.
         let beside = PathBuf::from("/usr/bin/docker");
-        let client = if beside.is_file() {
-            beside
-        } else {
-            PathBuf::from("docker")
+        let mut command = match &self.tree {
+            Some(tree) => tree.command("docker"),
+            None if beside.is_file() => Command::new(beside),
+            None => Command::new("docker"),
         };
-        let mut command = Command::new(client);
         command
             .arg("--host")
             .arg(format!("unix://{}", self.path().join("s").display()))

@@ -9,30 +9,46 @@ mod support;
 mod bundle;
 mod docker;
 mod image;
+mod modern;
 mod podman;
 mod runc;
+mod tree;
 
 use libtest_mimic::{Arguments, Trial};
 
 /// One test.
 pub(crate) type Test = (&'static str, fn());
 
+/// An engine: its name, why its tests cannot run here, and the tests.
+type Engine = (&'static str, fn() -> Option<String>, &'static [Test]);
+
+const ENGINES: &[Engine] = &[
+    ("runc", runc::missing, runc::TESTS),
+    ("podman", podman::missing, podman::TESTS),
+    ("docker", docker::missing, docker::TESTS),
+    ("modern", modern::missing, modern::TESTS),
+];
+
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for (engine, missing, tests) in [
-        ("runc", runc::missing(), runc::TESTS),
-        ("podman", podman::missing(), podman::TESTS),
-        ("docker", docker::missing(), docker::TESTS),
-    ] {
-        if let Some(reason) = &missing
-            && !arguments.list
-        {
+    for (engine, missing, tests) in ENGINES {
+        let names: Vec<String> = tests
+            .iter()
+            .map(|(name, _)| format!("{engine}::{name}"))
+            .collect();
+        // Looking for an engine may take a minute.
+        let is_asked_for = arguments
+            .filter
+            .as_ref()
+            .is_none_or(|filter| names.iter().any(|name| name.contains(filter)));
+        let missing = (is_asked_for && !arguments.list).then(missing).flatten();
+        if let Some(reason) = &missing {
             eprintln!("NOT RUN: containers of {engine}: {reason}");
         }
-        trials.extend(tests.iter().map(|(name, test)| {
+        trials.extend(names.into_iter().zip(*tests).map(|(name, (_, test))| {
             let test = *test;
-            Trial::test(format!("{engine}::{name}"), move || {
+            Trial::test(name, move || {
                 test();
                 Ok(())
             })
