@@ -34,6 +34,9 @@ pub const MAX_STREAMS: usize = 8192;
 /// Timed events of one client; the page is sparse, so unused ones cost nothing.
 pub const MAX_EVENTS: usize = 1 << 18;
 
+/// Events that all processes share, at one time.
+pub const MAX_SHARED_EVENTS: usize = 4096;
+
 /// Commands that fit into a client's ring.
 ///
 /// 4096: several streams' worth of [`MAX_QUEUED`], so that the ring is rarely what blocks.
@@ -89,6 +92,12 @@ pub mod operation {
     pub const SET_GROUP_LIMITS: u32 = 21;
     /// Asks for them. `arguments[0]`: device. `values[0]`: soft limit, `[1]`: hard limit, `[2]`: bytes in use.
     pub const GROUP_LIMITS: u32 = 22;
+    /// Asks for the page of events that processes share ([`super::SharedEvents`]).
+    pub const SHARED_EVENTS: u32 = 23;
+    /// Takes a place there. `values[0]`: place, `[1]`: the event's number.
+    pub const EVENT_MAKE: u32 = 24;
+    /// Gives it back. `arguments[0]`: place, `[1]`: number.
+    pub const EVENT_FREE: u32 = 25;
 }
 
 /// Values of [`Reply::status`].
@@ -328,6 +337,33 @@ pub struct EventWord {
     /// When: nanoseconds of the monotonic clock, computed.
     pub at_ns: AtomicU64,
 }
+
+/// An event that processes share.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SharedEvent {
+    /// Its own number; 0: the place is free.
+    pub number: AtomicU64,
+    /// How often it has been recorded.
+    pub wanted: AtomicU64,
+    /// Up to which of these records it has been reached.
+    pub reached: AtomicU64,
+    /// Slot on the board, plus one, of the client that has recorded it last.
+    pub recorder: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+}
+
+/// The page of events that processes share; every client writes it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SharedEvents {
+    /// The places.
+    pub events: [SharedEvent; MAX_SHARED_EVENTS],
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for SharedEvents {}
 
 /// A command in the ring: the words of a [`Command`].
 #[repr(C, align(64))]

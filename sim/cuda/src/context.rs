@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 use crate::capture;
 use crate::guard::{Answer, INVALID_VALUE, Out, put};
 use crate::limits::Limits;
+use crate::peers::Peers;
+use crate::ranges::Kind;
 use crate::registry::handle_of;
 use crate::state::{self, Driver, driver};
 use crate::stream::{GREATEST_PRIORITY, Lane, Role, Stream};
@@ -42,6 +44,8 @@ pub(crate) struct Context {
     opening: Mutex<()>,
     lanes: Mutex<Vec<(Role, Arc<Lane>)>>,
     limits: Mutex<Limits>,
+    /// Whose memory it has access to.
+    pub(crate) peers: Peers,
     cache: AtomicU32,
     shared: AtomicU32,
 }
@@ -77,6 +81,7 @@ impl Context {
             opening: Mutex::new(()),
             lanes: Mutex::new(Vec::new()),
             limits: Mutex::default(),
+            peers: Peers::default(),
             cache: AtomicU32::new(0),
             shared: AtomicU32::new(0),
         });
@@ -165,6 +170,9 @@ impl Context {
             .ranges
             .sweep(|range| range.context == id && !range.is_host());
         crate::sharing::close_context(driver, &gone);
+        for range in gone.iter().filter(|range| range.kind == Kind::Managed) {
+            crate::managed::forget(range.start, range.bytes);
+        }
         crate::host::close_context(driver, id);
         crate::array::close_context(driver, id);
         let closed = driver.link.close_context(id);

@@ -30,7 +30,7 @@ const BASE_NS: u64 = 2_000;
 /// Bandwidth between host and device, in bytes per microsecond.
 ///
 /// 25 GB/s: a PCIe 4.0 link with sixteen lanes, as it is reached.
-const HOST_BYTES_PER_US: u64 = 25_000;
+pub(crate) const HOST_BYTES_PER_US: u64 = 25_000;
 
 /// What the two ends must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

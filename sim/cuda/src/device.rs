@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char, c_int, c_uint};
 
 use ffi::driver::{
-    CUarray_format, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute,
-    CUdevice_attribute_enum as A, CUdevprop, CUexecAffinityType, CUresult, CUuuid,
+    CUarray_format, CUdevice, CUdevice_attribute, CUdevice_attribute_enum as A, CUdevprop,
+    CUexecAffinityType, CUresult, CUuuid,
 };
 use sim::profile::Profile;
 
@@ -239,41 +239,6 @@ fn attribute_of(device: &Device, attribute: CUdevice_attribute) -> Option<c_int>
     Some(c_int::try_from(value).unwrap_or(c_int::MAX))
 }
 
-/// Devices of the stand-in do not reach each other's memory from kernels.
-fn can_access_peer(out: *mut c_int, device: CUdevice, peer: CUdevice) -> Answer {
-    let out = Out::claim(out)?;
-    let driver = driver()?;
-    driver.device(device)?;
-    driver.device(peer)?;
-    out.write(0);
-    Ok(())
-}
-
-fn peer_attribute(
-    out: *mut c_int,
-    _attribute: CUdevice_P2PAttribute,
-    device: CUdevice,
-    peer: CUdevice,
-) -> Answer {
-    if device == peer {
-        return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
-    }
-    can_access_peer(out, device, peer)
-}
-
-fn enable_peer(context: CUcontext, flags: c_uint) -> Answer {
-    if flags != 0 {
-        return Err(INVALID_VALUE);
-    }
-    crate::context::find(context)?;
-    Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
-}
-
-fn disable_peer(context: CUcontext) -> Answer {
-    crate::context::find(context)?;
-    Err(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
-}
-
 fn luid(_: *mut c_char, _: *mut c_uint, ordinal: CUdevice) -> Answer {
     driver()?.device(ordinal)?;
     Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
@@ -308,10 +273,6 @@ driver! {
     cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) => properties;
     cuDeviceGetPCIBusId(out: *mut c_char, len: c_int, dev: CUdevice) => pci_bus_id;
     cuDeviceGetByPCIBusId(dev: *mut CUdevice, pci_bus_id: *const c_char) => by_pci_bus_id;
-    cuDeviceCanAccessPeer(out: *mut c_int, dev: CUdevice, peer_dev: CUdevice) => can_access_peer;
-    cuDeviceGetP2PAttribute(value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice) => peer_attribute;
     cuDeviceGetExecAffinitySupport(pi: *mut c_int, kind: CUexecAffinityType, dev: CUdevice) => affinity;
     cuDeviceGetTexture1DLinearMaxWidth(max_width_in_elements: *mut usize, format: CUarray_format, num_channels: c_uint, dev: CUdevice) => texture_width;
-    cuCtxEnablePeerAccess(peer_context: CUcontext, flags: c_uint) => enable_peer;
-    cuCtxDisablePeerAccess(peer_context: CUcontext) => disable_peer;
 }

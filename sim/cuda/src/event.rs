@@ -10,10 +10,13 @@ use sim::proto::{Command, MAX_EVENTS};
 use sim::shared::now_ns;
 
 use crate::capture::{self, Mark};
+use crate::context::Context;
+use crate::event_sharing::Place;
 use crate::guard::{Answer, INVALID_VALUE, Out};
 use crate::link::Link;
 use crate::state::{self, Driver, driver};
 use crate::stream::{self, Flavour, Lane, PerThread, Plain, Stream};
+use crate::watch::Condition;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: c_uint = 2;
@@ -34,6 +37,8 @@ pub(crate) struct Record {
     /// As which operation.
     pub(crate) sequence: u64,
     generation: u64,
+    /// Which of the records of all processes it is; 0: none of those.
+    ticket: u64,
     /// When it was recorded; its time where nothing takes time.
     at_ns: u64,
 }
@@ -45,7 +50,19 @@ pub(crate) struct Event {
     device: usize,
     /// Number of its time; `None` for an event without timing.
     timed: Option<u32>,
+    /// Where other processes see it, if they may.
+    pub(crate) place: Option<Place>,
     state: Mutex<State>,
+}
+
+/// Where an event stands.
+pub(crate) enum Latest {
+    /// Nothing is to be waited for.
+    Over,
+    /// It was recorded here last.
+    Here(Record),
+    /// It was recorded by another process last.
+    Elsewhere(Condition),
 }
 
 struct State {
@@ -56,8 +73,42 @@ struct State {
 }
 
 impl Event {
-    /// Where it was recorded last.
-    pub(crate) fn record(&self) -> Option<Record> {
+    /// An event without timing.
+    pub(crate) fn untimed(context: &Context, place: Option<Place>) -> Self {
+        Self {
+            context_id: context.id,
+            device: context.device,
+            timed: None,
+            place,
+            state: Mutex::new(State {
+                generation: 0,
+                record: None,
+                mark: None,
+            }),
+        }
+    }
+
+    /// What whoever waits for it now waits for.
+    pub(crate) fn latest(&self, driver: &Driver) -> Latest {
+        let record = self.record();
+        let ticket = self.place.as_ref().map_or(0, Place::last);
+        if let Some(place) = &self.place
+            && record.as_ref().map_or(0, |record| record.ticket) != ticket
+        {
+            let condition = place.is_reached(ticket);
+            return match condition.holds() {
+                true => Latest::Over,
+                false => Latest::Elsewhere(condition),
+            };
+        }
+        match record {
+            Some(record) if !Self::is_over(Some(&record), driver) => Latest::Here(record),
+            _ => Latest::Over,
+        }
+    }
+
+    /// Where it was recorded last in this process.
+    fn record(&self) -> Option<Record> {
         self.state.lock().record.clone()
     }
 
@@ -83,11 +134,12 @@ impl Event {
             event: self.timed.unwrap_or(u32::MAX),
             generation,
         };
-        let sequence = stream.submit(driver, mark)?;
+        let (sequence, ticket) = self.submit(driver, stream, mark)?;
         let record = Record {
             lane: Arc::clone(&stream.lane),
             sequence,
             generation,
+            ticket,
             at_ns: match driver.link {
                 Link::Null(_) => now_ns(),
                 Link::Gpu(..) => 0,
@@ -102,6 +154,23 @@ impl Event {
             state.record = Some(record);
         }
         Ok(())
+    }
+
+    /// Submits a mark, and has other processes told when it is reached.
+    fn submit(&self, driver: &Driver, stream: &Stream, mark: Command) -> Answer<(u64, u64)> {
+        let Some(place) = &self.place else {
+            return Ok((stream.submit(driver, mark)?, 0));
+        };
+        let ticket = place.request(driver);
+        let reach = Box::new(place.reach(ticket));
+        let slot = stream.lane.slot;
+        let submitted = driver
+            .deferred
+            .submit_move(slot, reach, || stream.submit(driver, mark));
+        if submitted.is_err() {
+            place.reach(ticket)();
+        }
+        Ok((submitted?, ticket))
     }
 
     fn is_over(record: Option<&Record>, driver: &Driver) -> bool {
@@ -152,23 +221,18 @@ fn create(out: *mut CUevent, flags: c_uint) -> Answer {
         return Err(INVALID_VALUE);
     }
     let context = state::current()?;
-    let (timed, generation) = if is_timed {
+    let driver = driver()?;
+    let place = match flags & INTERPROCESS {
+        0 => None,
+        _ => Place::new(driver)?,
+    };
+    let mut event = Event::untimed(&context, place);
+    if is_timed {
         let (number, generation) = timed_number()?;
-        (Some(number), generation)
-    } else {
-        (None, 0)
-    };
-    let event = Event {
-        context_id: context.id,
-        device: context.device,
-        timed,
-        state: Mutex::new(State {
-            generation,
-            record: None,
-            mark: None,
-        }),
-    };
-    out.write(driver()?.events.add(Arc::new(event)));
+        event.timed = Some(number);
+        event.state.get_mut().generation = generation;
+    }
+    out.write(driver.events.add(Arc::new(event)));
     Ok(())
 }
 
@@ -214,13 +278,13 @@ fn query(handle: CUevent) -> Answer {
         return Err(mark.refuse());
     }
     capture::check_unsafe()?;
-    if Event::is_over(event.record().as_ref(), driver) {
-        driver.settle();
-        Ok(())
-    } else if driver.link.is_alive() {
-        Err(CUresult::CUDA_ERROR_NOT_READY)
-    } else {
-        Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE)
+    match event.latest(driver) {
+        Latest::Over => {
+            driver.settle();
+            Ok(())
+        }
+        _ if driver.link.is_alive() => Err(CUresult::CUDA_ERROR_NOT_READY),
+        _ => Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE),
     }
 }
 
@@ -229,9 +293,14 @@ fn synchronize(handle: CUevent) -> Answer {
     if let Some(mark) = event.mark() {
         return Err(mark.refuse());
     }
-    match event.record() {
-        Some(record) => driver()?.finish(record.lane.slot, record.sequence),
-        None => Ok(()),
+    let driver = driver()?;
+    match event.latest(driver) {
+        Latest::Here(record) => driver.finish(record.lane.slot, record.sequence),
+        Latest::Elsewhere(condition) => crate::watch::wait(driver, condition),
+        Latest::Over => {
+            driver.settle();
+            Ok(())
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
 //! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `fill`,
-//!   `stream`, `values`, `event`, `module`, `launch`, `occupancy`: the families.
+//!   `stream`, `stream_attributes`, `values`, `event`, `event_sharing`, `managed`, `peers`, `module`, `launch`, `occupancy`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
 //! bookkeeping, never while something waits for the device, and in this order: a device's primary
@@ -24,6 +24,7 @@ mod deferred;
 mod device;
 mod entry;
 mod event;
+mod event_sharing;
 mod fill;
 mod graph;
 mod graph_memory;
@@ -34,9 +35,11 @@ mod launch;
 mod legacy_launch;
 mod limits;
 mod link;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod peers;
 mod pointer;
 mod pool;
 mod ranges;
@@ -45,6 +48,7 @@ mod sharing;
 mod spans;
 mod state;
 mod stream;
+mod stream_attributes;
 mod stubs;
 mod values;
 mod vmm;

@@ -335,6 +335,41 @@ impl Link {
         }
     }
 
+    /// The page of events that processes share; see [`Compute::map_shared_events`].
+    pub(crate) fn map_shared_events(&self) -> Answer<Mapping> {
+        match self {
+            Self::Gpu(compute, _) => compute.map_shared_events().map_err(|error| code(&error)),
+            Self::Null(_) => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        }
+    }
+
+    /// Takes a place there: place and number; `None` in null mode.
+    pub(crate) fn make_shared_event(&self) -> Answer<Option<(usize, u64)>> {
+        match self {
+            Self::Gpu(compute, _) => compute
+                .make_shared_event()
+                .map(Some)
+                .map_err(|error| code(&error)),
+            Self::Null(_) => Ok(None),
+        }
+    }
+
+    /// Gives a place back.
+    pub(crate) fn free_shared_event(&self, index: usize, number: u64) {
+        if let Self::Gpu(compute, _) = self {
+            // A `gpu` process that has gone away has taken it back already.
+            let _ = compute.free_shared_event(index, number);
+        }
+    }
+
+    /// This process's slot on the board.
+    pub(crate) fn client_slot(&self) -> u32 {
+        match self {
+            Self::Gpu(compute, _) => compute.gpu().slot(),
+            Self::Null(_) => 0,
+        }
+    }
+
     /// Whether processes run side by side, as under a multi-process server.
     pub(crate) fn is_shared(&self) -> bool {
         match self {

@@ -277,6 +277,7 @@ fn free(address: u64) -> Answer {
     }
     if range.kind == Kind::Managed {
         close_to_host(range.start, range.bytes);
+        crate::managed::forget(range.start, range.bytes);
     }
     give_low(&range);
     driver.link.release(range.device, range.block)
@@ -293,6 +294,7 @@ pub(crate) fn free_in_order(
     let release = move || {
         if range.kind == Kind::Managed {
             close_to_host(range.start, range.bytes);
+            crate::managed::forget(range.start, range.bytes);
         }
         give_low(&range);
         driver.link.release(range.device, range.block)

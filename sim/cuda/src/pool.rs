@@ -86,6 +86,8 @@ pub(crate) struct Pool {
     /// Whether other processes may have a part in it.
     pub(crate) sharing: Sharing,
     is_default: bool,
+    /// Other devices that have access to its memory, a bit for each.
+    peers: AtomicU64,
     threshold: AtomicU64,
     reuse: [AtomicU32; 3],
     max_bytes: u64,
@@ -99,6 +101,7 @@ impl Pool {
             device,
             sharing,
             is_default,
+            peers: AtomicU64::new(0),
             threshold: AtomicU64::new(0),
             reuse: [const { AtomicU32::new(1) }; 3],
             max_bytes,
@@ -550,15 +553,31 @@ fn set_attribute(
 
 fn set_access(handle: CUmemoryPool, map: *const CUmemAccessDesc, count: usize) -> Answer {
     let pool = find(handle)?;
+    let driver = driver()?;
+    let mut peers = pool.peers.load(Ordering::Relaxed);
     for index in 0..count {
         let asked = take(map.wrapping_add(index))?;
         // SAFETY: every bit pattern is an ordinal; another type of location is refused below.
         let ordinal: c_int = unsafe { asked.location.__bindgen_anon_1.id };
-        let is_own = usize::try_from(ordinal) == Ok(pool.device);
-        if !is_own || asked.flags != CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
-            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        let on_device = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+        if asked.location.type_ != on_device {
+            return Err(INVALID_VALUE);
+        }
+        let device = driver.device(ordinal)?.info.index;
+        let bit = 1 << device;
+        match asked.flags {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE if device == pool.device => {}
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => {
+                peers |= bit;
+            }
+            // The pool's own device always has access.
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE if device != pool.device => {
+                peers &= !bit;
+            }
+            _ => return Err(INVALID_VALUE),
         }
     }
+    pool.peers.store(peers, Ordering::Relaxed);
     Ok(())
 }
 
@@ -571,10 +590,11 @@ fn access(
     let asked = take(location)?;
     // SAFETY: every bit pattern is an ordinal.
     let ordinal: c_int = unsafe { asked.__bindgen_anon_1.id };
-    let is_own = usize::try_from(ordinal) == Ok(pool.device);
+    let device = driver()?.device(ordinal)?.info.index;
+    let is_peer = pool.peers.load(Ordering::Relaxed) & (1 << device) != 0;
     put(
         out,
-        if is_own {
+        if device == pool.device || is_peer {
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         } else {
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE

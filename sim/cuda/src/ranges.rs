@@ -60,7 +60,8 @@ pub(crate) struct Range {
     pub(crate) block: u64,
     /// Number of its own, never used twice.
     pub(crate) number: u64,
-    /// Flags of host memory; the pool of a piece of one.
+    /// Flags of host memory; the pool of a piece of one; of a mapped handle, the other devices that have
+    /// access, a bit for each.
     pub(crate) extra: u64,
     /// Whether its bytes may be moved: a mapped range only after access has been given.
     pub(crate) is_accessible: bool,
@@ -75,6 +76,15 @@ impl Range {
     /// One past the last address.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes
+    }
+
+    /// Whether a device has access to it, a mapped handle.
+    pub(crate) fn is_accessible_from(&self, device: usize) -> bool {
+        if self.device == device {
+            self.is_accessible
+        } else {
+            self.extra & (1 << device) != 0
+        }
     }
 
     /// Whether it is the host's memory.
@@ -172,10 +182,16 @@ impl Ranges {
         (address < range.end()).then_some(*range)
     }
 
-    /// Gives or takes access to what begins between `start` and `end`.
-    pub(crate) fn set_accessible(&self, start: u64, end: u64, is_accessible: bool) {
+    /// Gives a device access to what begins between `start` and `end`, or takes it.
+    pub(crate) fn set_accessible(&self, start: u64, end: u64, device: usize, is_accessible: bool) {
         for (_, range) in self.table.write().range_mut(start..end) {
-            range.is_accessible = is_accessible;
+            if range.device == device {
+                range.is_accessible = is_accessible;
+            } else if is_accessible {
+                range.extra |= 1 << device;
+            } else {
+                range.extra &= !(1 << device);
+            }
         }
     }
 

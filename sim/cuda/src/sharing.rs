@@ -3,7 +3,7 @@
 //! Descriptors of physical handles are `vmm`'s. Whoever opens memory holds it: it lives until its maker
 //! and everybody else have let go, and its maker pays meanwhile. External memory is whatever a
 //! descriptor of a physical handle stands for; there is no other interface to import from. Events are
-//! not shared.
+//! shared in `event_sharing`.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -132,12 +132,9 @@ fn ipc_open(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> Ans
         .ranges
         .find(start)
         .is_some_and(|range| range.kind == Kind::Opened && range.block == shared.block);
-    if is_open || device != context.device {
-        // One reference is held already; or the devices do not reach each other's memory.
+    if is_open {
+        // One reference is held already.
         driver.link.release(device, shared.block)?;
-    }
-    if device != context.device {
-        return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     }
     if !is_open {
         driver.ranges.add(Range {

@@ -21,11 +21,12 @@ use sim::proto::{Command, MAX_STREAMS};
 use crate::capture;
 use crate::context::Context;
 use crate::deferred::HostCall;
-use crate::event::Event;
+use crate::event::{Event, Latest};
 use crate::graph::Work;
 use crate::guard::{Answer, INVALID_VALUE, put};
 use crate::registry::handle_of;
 use crate::state::{self, Driver, driver};
+use crate::stream_attributes::Attributes;
 
 /// `CU_STREAM_LEGACY`, as a handle.
 const LEGACY: usize = 1;
@@ -148,6 +149,8 @@ pub(crate) struct Stream {
     pub(crate) role: Role,
     /// Its part in a capture.
     pub(crate) capture: capture::Slot,
+    /// What the host has set of it.
+    pub(crate) attributes: Attributes,
     priority: c_int,
     id: u64,
     /// The last operation of the legacy stream that this one has been made to wait for.
@@ -170,10 +173,16 @@ impl Stream {
             device: owner.device,
             role,
             capture: capture::Slot::default(),
+            attributes: Attributes::default(),
             priority,
             id: driver.number(),
             waited: AtomicU64::new(0),
         })
+    }
+
+    /// Its priority, lower goes first.
+    pub(crate) fn priority(&self) -> c_int {
+        self.priority
     }
 
     /// Its context.
@@ -393,12 +402,15 @@ fn wait_event<F: Flavour>(handle: CUstream, event: CUevent, flags: c_uint) -> An
 }
 
 /// Has a stream wait for where an event was recorded last.
-pub(crate) fn wait_for_event(driver: &Driver, stream: &Stream, event: &Event) -> Answer {
-    let Some(record) = event.record() else {
-        return Ok(());
+pub(crate) fn wait_for_event(driver: &'static Driver, stream: &Stream, event: &Event) -> Answer {
+    let record = match event.latest(driver) {
+        Latest::Over => return Ok(()),
+        Latest::Elsewhere(condition) => {
+            return crate::watch::submit(driver, stream, condition, Command::Host);
+        }
+        Latest::Here(record) => record,
     };
-    let is_over = driver.link.done(record.lane.slot) >= record.sequence;
-    if is_over || record.lane.slot == stream.lane.slot {
+    if record.lane.slot == stream.lane.slot {
         return Ok(());
     }
     let wait = Command::Wait {

@@ -295,23 +295,24 @@ fn set_access(
     count: usize,
 ) -> Answer {
     let driver = driver()?;
-    let found = mappings(driver, start, bytes)?;
+    mappings(driver, start, bytes)?;
     if count == 0 {
         return Err(INVALID_VALUE);
     }
+    let mut changes = Vec::with_capacity(count);
     for index in 0..count {
         let description = take(descriptions.wrapping_add(index))?;
         let device = device_of(driver, &description.location)?;
         if !matches!(description.flags.0, 0 | 1 | READ_WRITE) {
             return Err(INVALID_VALUE);
         }
-        if found.iter().any(|range| range.device != device) {
-            // The devices do not reach each other's memory.
-            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
-        }
-        let is_accessible = description.flags.0 != 0;
+        changes.push((device, description.flags.0 != 0));
+    }
+    for (device, is_accessible) in changes {
         let end = start + bytes as u64;
-        driver.ranges.set_accessible(start, end, is_accessible);
+        driver
+            .ranges
+            .set_accessible(start, end, device, is_accessible);
     }
     Ok(())
 }
@@ -323,7 +324,7 @@ fn access(out: *mut c_ulonglong, location: *const CUmemLocation, address: CUdevi
     let is_mapped = |range: &Range| range.kind == Kind::Mapped;
     let range = driver.ranges.find(address).filter(is_mapped);
     let range = range.ok_or(INVALID_VALUE)?;
-    let has_access = range.device == device && range.is_accessible;
+    let has_access = range.is_accessible_from(device);
     out.write(if has_access { u64::from(READ_WRITE) } else { 0 });
     Ok(())
 }

@@ -145,7 +145,8 @@ impl Condition {
         Ok(Self::new(place, u64::from(value), Test::AtLeast))
     }
 
-    fn holds(&self) -> bool {
+    /// Whether it holds now.
+    pub(crate) fn holds(&self) -> bool {
         let (word, value) = (self.place.read(), self.value);
         let is_long = matches!(self.place, Word::Long(_));
         match self.test {
@@ -281,6 +282,25 @@ pub(crate) fn submit(
     drop(waiting);
     driver.watches.woken.notify_one();
     Ok(())
+}
+
+/// Sleeps until a condition holds that streams of this process or of others bring about.
+///
+/// # Errors
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE` if the device behind goes away meanwhile.
+pub(crate) fn wait(driver: &Driver, condition: Condition) -> Answer {
+    let mut pause = SHORTEST;
+    loop {
+        driver.settle();
+        if condition.holds() {
+            return Ok(());
+        }
+        if !driver.link.is_alive() {
+            return Err(CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE);
+        }
+        driver.link.wait_for_change(|| condition.holds(), pause);
+        pause = (pause * 2).min(LONGEST);
+    }
 }
 
 #[cfg(test)]

@@ -169,17 +169,19 @@ plays! {
     eight_threads_do_not_disturb_each_other
 }
 
-/// The same, of the scenes about graphs.
-macro_rules! plays_graphs {
-    ($($name:ident)*) => { $(
+/// The same, of the scenes in one of their files.
+macro_rules! plays_of {
+    ($file:ident: $($name:ident)*) => { $(
         #[test]
         fn $name() {
-            Hardware::start(stringify!($name)).play(concat!("graphs::", stringify!($name)));
+            let scene = concat!(stringify!($file), "::", stringify!($name));
+            Hardware::start(stringify!($name)).play(scene);
         }
     )* };
 }
 
-plays_graphs! {
+plays_of! {
+    graphs:
     what_is_captured_is_done_at_each_launch_and_not_before
     a_kernel_s_parameters_are_taken_when_it_is_captured
     streams_join_a_capture_by_events_and_must_be_joined_back
@@ -192,17 +194,8 @@ plays_graphs! {
     a_graph_s_memory_that_no_node_frees_stays_and_hinders_the_next_launch
 }
 
-/// The same, of the scenes about values in memory.
-macro_rules! plays_values {
-    ($($name:ident)*) => { $(
-        #[test]
-        fn $name() {
-            Hardware::start(stringify!($name)).play(concat!("values::", stringify!($name)));
-        }
-    )* };
-}
-
-plays_values! {
+plays_of! {
+    values:
     a_stream_writes_values_in_its_turn
     a_stream_waits_until_a_value_is_there
     streams_wait_for_each_other_by_memory_alone
@@ -212,6 +205,51 @@ plays_values! {
     a_host_function_may_wait_for_what_a_stream_writes
     a_kernel_spins_until_another_stream_sets_its_flag
     a_context_that_ends_takes_its_waits_along
+}
+
+plays_of! {
+    managed:
+    advice_is_kept_for_every_byte_of_managed_memory
+    a_prefetch_takes_its_turn_and_the_time_of_a_transfer
+    managed_memory_is_attached_whole_or_not_at_all
+    a_stream_keeps_its_attributes_and_hands_them_on
+}
+
+#[test]
+fn access_between_devices_is_given_once_and_taken_back() {
+    let hardware = Hardware::start_with("peers", |options| options.devices = 2);
+    hardware.play("peers::access_between_devices_is_given_once_and_taken_back");
+}
+
+/// Starts a scene that takes notes, and waits until it is ready.
+fn begin_with_notes(hardware: &Hardware, name: &str) -> Child {
+    let mut command = hardware.scene(name);
+    command.env("SIM_NOTES", hardware.folder.join("notes"));
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufReader::new(child.stdout.as_mut().unwrap());
+    assert!(std::io::BufRead::lines(lines).any(|line| line.unwrap().contains("ready")));
+    child
+}
+
+#[test]
+fn processes_wait_for_each_other_s_events() {
+    let hardware = Hardware::start("events");
+    let recorder = begin_with_notes(&hardware, "peers::records_an_event_for_another_process");
+    let mut waiter = hardware.scene("peers::waits_for_an_event_of_another_process");
+    waiter.env("SIM_NOTES", hardware.folder.join("notes"));
+    check(waiter.output().unwrap());
+    check_end(recorder);
+}
+
+#[test]
+fn nobody_waits_for_an_event_of_a_process_that_is_killed() {
+    let hardware = Hardware::start("recorder");
+    let waiter = begin_with_notes(&hardware, "peers::waits_for_one_who_is_killed");
+    let mut recorder = begin_with_notes(&hardware, "peers::records_another_s_event_and_is_killed");
+    std::thread::sleep(Duration::from_millis(20));
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    check_end(waiter);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Gpu, GpuError, socket_from_environment};
-use crate::proto::{ClientPage, Command, MAX_QUEUED, RING_COMMANDS, Submission, operation};
+use crate::proto::{
+    ClientPage, Command, MAX_QUEUED, RING_COMMANDS, SharedEvents, Submission, operation,
+};
 use crate::shared::{Access, Mapping, futex_wait, now_ns};
 
 /// Longest that a wait goes on without asking whether the `gpu` process is still there.
@@ -184,6 +186,39 @@ impl Compute {
             offset: reply.values[0],
             charged_bytes: reply.values[1],
         })
+    }
+
+    /// The page of events that processes share, mapped.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn map_shared_events(&self) -> Result<Mapping, GpuError> {
+        let (_, files) = self.gpu.call(operation::SHARED_EVENTS, &[])?;
+        let file = files.into_iter().next().ok_or(GpuError::Version)?;
+        Ok(Mapping::new(
+            &file,
+            size_of::<SharedEvents>(),
+            Access::Write,
+        )?)
+    }
+
+    /// Takes a place in that page, and the event's number.
+    ///
+    /// # Errors
+    /// [`GpuError::Exhausted`] where every place is taken.
+    pub fn make_shared_event(&self) -> Result<(usize, u64), GpuError> {
+        let (reply, _) = self.gpu.call(operation::EVENT_MAKE, &[])?;
+        let index = usize::try_from(reply.values[0]).map_err(io::Error::other)?;
+        Ok((index, reply.values[1]))
+    }
+
+    /// Gives a place back.
+    ///
+    /// # Errors
+    /// [`GpuError::Refused`] for a place that is not this client's, or not that event's.
+    pub fn free_shared_event(&self, index: usize, number: u64) -> Result<(), GpuError> {
+        let arguments = [index as u64, number];
+        self.gpu.call(operation::EVENT_FREE, &arguments).map(drop)
     }
 
     /// Lets a device fall off the bus, for everybody and for good, under the number `xid`.

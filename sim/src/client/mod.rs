@@ -221,6 +221,11 @@ impl Gpu {
         Ok((gpu, files))
     }
 
+    /// The client's slot on the board.
+    pub fn slot(&self) -> u32 {
+        u32::try_from(self.slot).unwrap_or(u32::MAX)
+    }
+
     /// The board, as it is now.
     pub fn board(&self) -> &Board {
         self.board.page()

@@ -13,6 +13,7 @@ use nix::sys::socket::{SockFlag, accept4, getsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use super::events::EventPage;
 use super::groups::{Group, GroupLimits, groups_of};
 use super::setup::{describe, listen_at, seal};
 use super::{Options, RunError};
@@ -127,6 +128,7 @@ pub(super) struct Process {
     pub(super) next_context: u64,
     pub(super) exports: BTreeMap<u32, Export>,
     pub(super) next_export: u32,
+    pub(super) events: EventPage,
     free_slots: Vec<usize>,
     /// When the timer fired last.
     last_wake_ns: u64,
@@ -183,6 +185,7 @@ impl Process {
             next_context: 1,
             exports: BTreeMap::new(),
             next_export: 0,
+            events: EventPage::new()?,
             free_slots: (0..MAX_CLIENTS).rev().collect(),
             last_wake_ns: 0,
         };
@@ -439,6 +442,7 @@ impl Process {
             return;
         };
         self.engine.close_client(id);
+        self.events.end_client(id, client.slot);
         for device in &mut self.devices {
             let freed = device.memory.end_client(id);
             punch_all(&device.file, &freed);

@@ -104,6 +104,17 @@ impl Process {
                 let placed = opened.map_err(|error| refusal(&error))?;
                 values[..2].copy_from_slice(&[placed.offset, placed.charged_bytes]);
             }
+            operation::SHARED_EVENTS => files.push(copy_of(&self.events.file)?),
+            operation::EVENT_MAKE => {
+                let (index, number) = self.events.take(id).ok_or(status::EXHAUSTED)?;
+                values[..2].copy_from_slice(&[index as u64, number]);
+            }
+            operation::EVENT_FREE => {
+                let index = usize::try_from(first).map_err(|_| status::INVALID)?;
+                if !self.events.give(id, index, second) {
+                    return Err(status::INVALID);
+                }
+            }
             operation::LOSE => self.lose(first, second)?,
             operation::EXPORT => files.push(self.export(id, first, second, third)?),
             operation::SET_GROUP_LIMITS => {

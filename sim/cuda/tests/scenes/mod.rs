@@ -32,6 +32,8 @@ macro_rules! fails {
 }
 
 mod graphs;
+mod managed;
+mod peers;
 mod values;
 
 use values::Gate;
