@@ -175,6 +175,14 @@ pub struct ComputeInfo {
     pub held: u64,
     /// Longest unit of work seen, in nanoseconds: what a neighbour may have to wait for.
     pub longest_ns: u64,
+    /// Copies that its processes made so far, shared or not.
+    pub copies: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
+    /// The same of fills, `cuMemset…`.
+    pub fills: u64,
+    /// Their bytes.
+    pub filled_bytes: u64,
 }
 
 /// A tenant's right to submit work to a device.

@@ -42,6 +42,8 @@ pub struct Config {
     pub driver: Driver,
     /// `[memory]`.
     pub memory: Memory,
+    /// `[compute]`.
+    pub compute: Compute,
     /// `[containers]`.
     pub containers: Containers,
     /// `[log]`.
@@ -102,6 +104,14 @@ impl Default for Memory {
             overhead_reserve_mib: 0,
         }
     }
+}
+
+/// `[compute]`: how GPU time is shared.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Compute {
+    /// Whether copies and fills wait for their turn, and are charged, as launches are.
+    pub gate_copies: bool,
 }
 
 /// `[containers]`: how containers get in.

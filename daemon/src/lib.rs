@@ -63,6 +63,8 @@ pub struct Settings {
     pub overcommit_ratio: f64,
     /// What is set aside of each cap at least, for memory that no allocation explains.
     pub overhead_reserve_bytes: u64,
+    /// Whether copies and fills wait for their turn as launches do.
+    pub gates_copies: bool,
     /// Group that may read the status socket, where it exists.
     pub status_group: String,
     /// The devices; `None`: those that NVML knows.
@@ -77,6 +79,7 @@ impl Settings {
             driver,
             overcommit_ratio: config.memory.overcommit_ratio,
             overhead_reserve_bytes: config.memory.overhead_reserve_mib << 20,
+            gates_copies: config.compute.gate_copies,
             status_group: config.status.group.clone(),
             devices: None,
         }

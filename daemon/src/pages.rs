@@ -252,6 +252,12 @@ impl Control {
         self.0.page().gated.store(gated, Ordering::Release);
     }
 
+    /// Sets whether copies and fills look at the lease as launches do.
+    pub(crate) fn set_gates_copies(&self, gates_copies: bool) {
+        let word = &self.0.page().gates_copies;
+        word.store(u32::from(gates_copies), Ordering::Relaxed);
+    }
+
     /// The descriptor that processes get.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()

@@ -10,7 +10,7 @@ use crate::process;
 use crate::tenants::{Device, NewTenant, ProcessId, Refusal, Registry, Tenant};
 use crate::turns::Turns;
 use ffi::sync::Ordering;
-use ffi::wire::{DeviceWork, attach_status, slot_state};
+use ffi::wire::{DeviceMoved, DeviceWork, attach_status, slot_state};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
@@ -108,6 +108,8 @@ pub(crate) struct Shared {
     boot_id: String,
     /// What is set aside of each cap at least.
     pub(crate) overhead_reserve_bytes: u64,
+    /// Whether copies and fills wait for their turn as launches do.
+    gates_copies: bool,
     pub(crate) started: Instant,
 }
 
@@ -149,10 +151,18 @@ impl Shared {
             turns: Turns::default(),
             boot_id,
             overhead_reserve_bytes: settings.overhead_reserve_bytes,
+            gates_copies: settings.gates_copies,
             started: Instant::now(),
         };
         shared.watch(shared.stop.as_fd(), Watched::Stop)?;
         Ok(shared)
+    }
+
+    /// A control page for `tenant`.
+    fn new_control(&self, tenant: &Tenant) -> io::Result<Control> {
+        let control = Control::create(tenant, monotonic_ns(), self.overhead_reserve_bytes)?;
+        control.set_gates_copies(self.gates_copies);
+        Ok(control)
     }
 
     /// The state; held for microseconds.
@@ -245,7 +255,7 @@ impl Shared {
 
     fn open_pages(&self, tenant: &Tenant, owner: OwnedFd) -> io::Result<Pages> {
         let pages = Pages {
-            control: Control::create(tenant, monotonic_ns(), self.overhead_reserve_bytes)?,
+            control: self.new_control(tenant)?,
             usage: Some(Usage::create(tenant)?),
             absent: BTreeSet::new(),
             bell: self.bells.hang()?,
@@ -270,7 +280,7 @@ impl Shared {
             .filter(|owner| !is_dead(owner.as_fd()));
         tenant.is_owner_alive = owner.is_some();
         let pages = Pages {
-            control: Control::create(tenant, monotonic_ns(), self.overhead_reserve_bytes)?,
+            control: self.new_control(tenant)?,
             usage: None,
             absent: BTreeSet::new(),
             bell: self.bells.hang()?,
@@ -371,6 +381,7 @@ impl State {
         }
         if let Some(place) = page.slots.get(slot as usize) {
             place.work.iter().for_each(forget_work);
+            place.moved.iter().for_each(forget_moved);
             let header = &place.header;
             header.pid.store(process.pid, Ordering::Relaxed);
             header
@@ -425,6 +436,7 @@ pub(crate) fn reap_slot(usage: &Usage, slot: u32, devices: usize, generation: u3
         .filter_map(|device| ledger::Books::of(page, device))
         .fold(0u64, |sum, books| sum.saturating_add(books.reap(slot)));
     place.work.iter().for_each(forget_work);
+    place.moved.iter().for_each(forget_moved);
     place.header.pid.store(0, Ordering::Relaxed);
     place.header.generation.store(generation, Ordering::Relaxed);
     // Release; who finds the slot free finds it settled.
@@ -448,6 +460,17 @@ fn forget_work(work: &DeviceWork) {
         &work.longest_ns,
         &work.head_ns,
         &work.head_since_ns,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+fn forget_moved(moved: &DeviceMoved) {
+    for word in [
+        &moved.copies,
+        &moved.copied_bytes,
+        &moved.fills,
+        &moved.filled_bytes,
     ] {
         word.store(0, Ordering::Relaxed);
     }

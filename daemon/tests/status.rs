@@ -72,6 +72,10 @@ fn a_status_names_devices_tenants_and_processes() {
                     "launches": 0,
                     "held": 0,
                     "longest_ns": 0,
+                    "copies": 0,
+                    "copied_bytes": 0,
+                    "fills": 0,
+                    "filled_bytes": 0,
                 },
             }],
             "processes": [{

@@ -1,6 +1,7 @@
 //! The gate: a launch goes through when it is the tenant's turn, and what it takes is charged.
 //!
 //! * [`launch`] and the rest: one policy for each form of launch.
+//! * [`copies`]: copies and fills.
 //! * [`turn`]: the wait for the lease.
 //! * [`flight`]: what is in flight, how it is bounded, and how its end is noticed.
 //! * [`capture`]: whether anything was ever captured.
@@ -11,11 +12,12 @@
 //! no system call, no store. Else it waits for the lease and for room in the backlog, is submitted, and
 //! becomes part of a batch; one marker follows each batch of some 250 µs, on the program's own stream.
 //!
-//! Launches into a capturing stream are no work yet: they go through untouched. Copies, memsets, events,
-//! waits, frees and host functions are never held. Holding delays and never forbids: every wait here is
+//! Launches into a capturing stream are no work yet: they go through untouched. Events,
+//! waits, frees and host functions are never held; copies and fills where the daemon says so. Holding delays and never forbids: every wait here is
 //! bounded, except for an operator's pause, which ends with the daemon at the latest.
 
 pub(crate) mod capture;
+pub(crate) mod copies;
 mod cost;
 mod flight;
 mod marker;
@@ -340,7 +342,17 @@ fn shared(seat: Seat, unit: Unit, forward: impl FnOnce() -> CUresult) -> CUresul
     if !place.is_gated() || is_captured() {
         return forward();
     }
-    let Some(flight) = Flight::on(device) else {
+    in_turn(place, context, unit, forward)
+}
+
+/// Submits one unit in its turn, and follows it until it has ended.
+fn in_turn(
+    place: Place,
+    context: CUcontext,
+    unit: Unit,
+    forward: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(flight) = Flight::on(place.device) else {
         return forward();
     };
     let stream = StreamKey::new(unit.stream, unit.flavour);

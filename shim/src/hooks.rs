@@ -43,15 +43,17 @@ macro_rules! hooks {
         )*
 
         /// The rows, in their order.
-        static $list: &[Hook] = &[$(Hook {
+        pub(super) static $list: &[Hook] = &[$(Hook {
             ordinal: ordinal_of(Library::$library, stringify!($name)),
             address: $name as *const (),
         }),*];
     };
 }
 
+mod copies;
+
 /// A row, as the look-up sees it.
-struct Hook {
+pub(crate) struct Hook {
     ordinal: usize,
     address: *const (),
 }
@@ -222,10 +224,13 @@ hooks! {
         => neighbours::utilization_info;
 }
 
+fn driver_hooks() -> impl Iterator<Item = &'static Hook> {
+    DRIVER_HOOKS.iter().chain(copies::COPY_HOOKS)
+}
+
 /// Our export for the symbol with this ordinal, if it has a hook.
 pub(crate) fn export(ordinal: usize) -> Option<*const ()> {
-    DRIVER_HOOKS
-        .iter()
+    driver_hooks()
         .chain(NVML_HOOKS)
         .find(|hook| hook.ordinal == ordinal)
         .map(|hook| hook.address)
@@ -238,8 +243,7 @@ pub(crate) fn export(ordinal: usize) -> Option<*const ()> {
 pub(crate) fn swap(real: *const ()) -> Option<*const ()> {
     static BY_ADDRESS: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
     let hooked = BY_ADDRESS.get_or_init(|| {
-        let mut hooked: Vec<(usize, usize)> = DRIVER_HOOKS
-            .iter()
+        let mut hooked: Vec<(usize, usize)> = driver_hooks()
             .filter_map(|hook| {
                 let real = genuine(Library::Driver, hook.ordinal)?;
                 Some((real as usize, hook.address as usize))
@@ -261,18 +265,17 @@ mod tests {
 
     #[test]
     fn every_row_is_another_symbol() {
-        let ordinals: BTreeSet<usize> = DRIVER_HOOKS
-            .iter()
+        let ordinals: BTreeSet<usize> = driver_hooks()
             .chain(NVML_HOOKS)
             .map(|hook| hook.ordinal)
             .collect();
-        assert_eq!(ordinals.len(), DRIVER_HOOKS.len() + NVML_HOOKS.len());
+        assert_eq!(ordinals.len(), driver_hooks().count() + NVML_HOOKS.len());
     }
 
     #[test]
     fn every_form_of_launch_goes_through_the_gate() {
         use ffi::symbols::Class;
-        let hooked: BTreeSet<usize> = DRIVER_HOOKS.iter().map(|hook| hook.ordinal).collect();
+        let hooked: BTreeSet<usize> = driver_hooks().map(|hook| hook.ordinal).collect();
         let gated = ffi::symbols::DRIVER
             .iter()
             .enumerate()
@@ -286,10 +289,31 @@ mod tests {
     }
 
     #[test]
+    fn every_copy_and_every_fill_is_counted() {
+        use ffi::symbols::Class;
+        let counted: BTreeSet<usize> = copies::COPY_HOOKS.iter().map(|hook| hook.ordinal).collect();
+        let of = |class: Class| {
+            let symbols = ffi::symbols::DRIVER.iter().enumerate();
+            symbols.filter(move |(_, symbol)| symbol.class == class)
+        };
+        let mut missing = Vec::new();
+        for (ordinal, symbol) in of(Class::Copy).chain(of(Class::Memset)) {
+            if !counted.contains(&ordinal) {
+                missing.push(symbol.name);
+            }
+        }
+        assert_eq!(missing, [""; 0]);
+        assert_eq!(
+            of(Class::Copy).chain(of(Class::Memset)).count(),
+            counted.len()
+        );
+    }
+
+    #[test]
     fn a_hooked_base_name_has_hooks_for_all_its_variants() {
         // A client gets whichever variant its CUDA version asks for, so a base name with a hole in it
         // is a way around the cap.
-        let hooked: BTreeSet<usize> = DRIVER_HOOKS.iter().map(|hook| hook.ordinal).collect();
+        let hooked: BTreeSet<usize> = driver_hooks().map(|hook| hook.ordinal).collect();
         let symbols = ffi::symbols::DRIVER;
         for (ordinal, symbol) in symbols.iter().enumerate() {
             let base_is_hooked = hooked.iter().any(|hook| symbols[*hook].base == symbol.base);

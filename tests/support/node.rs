@@ -24,6 +24,8 @@ pub struct Setup {
     pub overcommit: f64,
     /// Further arguments for the `gpu` process.
     pub gpu: Vec<&'static str>,
+    /// More of the daemon's configuration.
+    pub config: &'static str,
     /// Which driver the daemon takes, as `sluice daemon --device` reads it.
     pub driver: &'static str,
 }
@@ -35,6 +37,7 @@ impl Default for Setup {
             memory: "8GiB",
             overcommit: 1.0,
             gpu: Vec::new(),
+            config: "",
             driver: "stand-in",
         }
     }
@@ -148,7 +151,8 @@ impl Node {
     /// A node as `setup` says.
     pub fn with(setup: &Setup) -> Self {
         let hardware = StandIn::start(setup);
-        let config = format!("[memory]\novercommit_ratio = {:?}\n", setup.overcommit);
+        let (ratio, more) = (setup.overcommit, setup.config);
+        let config = format!("[memory]\novercommit_ratio = {ratio:?}\n{more}\n");
         std::fs::write(hardware.folder().join("sluice.toml"), config).expect("a writable folder");
         let mut node = Self {
             hardware,

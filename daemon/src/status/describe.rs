@@ -76,17 +76,26 @@ fn describe_compute(
         class: terms.class,
         ..ComputeInfo::default()
     };
-    let works = tenant
+    let slots = tenant
         .slots
         .keys()
-        .filter_map(|slot| page?.slots.get(*slot as usize)?.work.get(place));
-    for work in works {
+        .filter_map(|slot| page?.slots.get(*slot as usize));
+    let each = slots.filter_map(|slot| slot.work.get(place).zip(slot.moved.get(place)));
+    for (work, moved) in each {
         let waiting = work.waiting.load(Ordering::Relaxed);
         info.waiting = info.waiting.saturating_add(waiting);
         let launches = work.launches.load(Ordering::Relaxed);
         info.launches = info.launches.saturating_add(launches);
         info.held = info.held.saturating_add(work.held.load(Ordering::Relaxed));
         info.longest_ns = info.longest_ns.max(work.longest_ns.load(Ordering::Relaxed));
+        for (sum, word) in [
+            (&mut info.copies, &moved.copies),
+            (&mut info.copied_bytes, &moved.copied_bytes),
+            (&mut info.fills, &moved.fills),
+            (&mut info.filled_bytes, &moved.filled_bytes),
+        ] {
+            *sum = sum.saturating_add(word.load(Ordering::Relaxed));
+        }
     }
     info
 }

@@ -21,8 +21,10 @@ pub struct ControlPage {
     /// A bit for each device whose [`Lease`] a launch has to look at. Zero: nothing is shared, and a
     /// launch goes straight to the driver.
     pub gated: AtomicU32,
+    /// 1: on those devices copies and fills look at it as well.
+    pub gates_copies: AtomicU32,
     /// Zero.
-    pub reserved: [u32; 10],
+    pub reserved: [u32; 9],
     /// The devices that this tenant may use, in the daemon's order (not CUDA's).
     pub devices: [DeviceControl; MAX_DEVICES],
 }

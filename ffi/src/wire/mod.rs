@@ -20,8 +20,8 @@ pub use message::{
     ATTACH_BYTES, AttachReply, AttachRequest, MESSAGE_MAGIC, Token, attach_flags, attach_status,
 };
 pub use usage::{
-    Account, AccountEntry, DeviceUsage, DeviceWork, SlotHeader, TenantTotal, UsagePage, UsageSlot,
-    slot_state,
+    Account, AccountEntry, DeviceMoved, DeviceUsage, DeviceWork, SlotHeader, TenantTotal,
+    UsagePage, UsageSlot, slot_state,
 };
 
 /// Devices that one tenant can be given. The node's own limit: 16 GPUs (DESIGN numbers).
@@ -39,7 +39,7 @@ pub const UNIT_BYTES: u64 = 512;
 pub const PAGE_MAGIC: u64 = u64::from_le_bytes(*b"SLUICEpg");
 
 /// Layout of everything behind the header. Raised whenever a field moves or changes its meaning.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Folder under the runtime folder that is mounted into containers.
 pub const SOCKET_FOLDER: &str = "socket";

@@ -53,6 +53,22 @@ pub struct UsageSlot {
     pub devices: [DeviceUsage; MAX_DEVICES],
     /// What the process has running, by device in the same order.
     pub work: [DeviceWork; MAX_DEVICES],
+    /// What the process has copied and filled, by device in the same order.
+    pub moved: [DeviceMoved; MAX_DEVICES],
+}
+
+/// What one process has copied and filled on one device, in all; written always.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DeviceMoved {
+    /// Copies that the driver took.
+    pub copies: AtomicU64,
+    /// Their bytes.
+    pub copied_bytes: AtomicU64,
+    /// Fills (`cuMemset…`) that the driver took.
+    pub fills: AtomicU64,
+    /// Their bytes.
+    pub filled_bytes: AtomicU64,
 }
 
 /// What one process has running on one device; written while the device's bit in
@@ -133,7 +149,8 @@ const _: () = {
     assert!(offset_of!(Account, entries) == 8);
     assert!(offset_of!(Account, acknowledged) == 40);
     assert!(size_of::<DeviceWork>() == 64);
-    assert!(size_of::<UsageSlot>() == 64 + MAX_DEVICES * 128);
+    assert!(size_of::<DeviceMoved>() == 32);
+    assert!(size_of::<UsageSlot>() == 64 + MAX_DEVICES * 160);
     assert!(offset_of!(UsagePage, totals) == 64);
     assert!(offset_of!(UsagePage, slots) == 64 + MAX_DEVICES * 64);
 };

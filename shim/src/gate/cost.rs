@@ -44,6 +44,13 @@ impl Key {
         Self((function as u64) ^ (size << 56))
     }
 
+    /// A copy, or memory that is filled, of so many bytes.
+    pub(super) fn moved(is_fill: bool, bytes: u64) -> Self {
+        // No function lies at so low an address.
+        let size = u64::from(u64::BITS - bytes.leading_zeros());
+        Self((2 + 2 * u64::from(is_fill)) ^ (size << 56))
+    }
+
     pub(super) fn graph(graph: CUgraphExec) -> Self {
         Self(graph as u64 | 1)
     }
@@ -202,6 +209,9 @@ mod tests {
     fn sizes_of_one_kernel_and_graphs_are_told_apart() {
         assert_eq!(key(0x1000, 5), key(0x1000, 7));
         assert_ne!(key(0x1000, 5), key(0x1000, 50));
+        assert_eq!(Key::moved(false, 5), Key::moved(false, 7));
+        assert_ne!(Key::moved(false, 5), Key::moved(true, 5));
+        assert_ne!(Key::moved(false, 5), Key::moved(false, 50));
         assert_ne!(key(0x1000, 0), Key::graph(0x1000 as CUgraphExec));
     }
 

@@ -2,7 +2,7 @@
 
 use crate::device::{self, Index};
 use crate::session::{self, Seat};
-use ffi::wire::{DeviceWork, Lease, UsageSlot, lease_state};
+use ffi::wire::{DeviceMoved, DeviceWork, Lease, UsageSlot, lease_state};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,12 @@ impl Place {
     pub(super) fn work(self) -> Option<&'static DeviceWork> {
         let slot: &UsageSlot = self.seat.pages.usage.slots.get(self.seat.slot as usize)?;
         slot.work.get(self.device.get())
+    }
+
+    /// Where copies and fills are counted.
+    pub(super) fn moved(self) -> Option<&'static DeviceMoved> {
+        let slot: &UsageSlot = self.seat.pages.usage.slots.get(self.seat.slot as usize)?;
+        slot.moved.get(self.device.get())
     }
 
     /// What the device would have given the tenant by `at_ns`, a time not long ago, had it always had work;

@@ -14,6 +14,7 @@ mod answer;
 mod arrays;
 mod lookups;
 mod memory;
+mod moves;
 mod native;
 mod nvml;
 mod pools;
