@@ -1,4 +1,4 @@
-//! `sluice bench launch`: one kernel launch.
+//! `sluice bench launch`: one kernel launch, and one copy.
 
 use super::turns::{Pair, measure, measure_between};
 use super::way::Way;
@@ -38,7 +38,13 @@ pub(crate) struct InsideArguments {
     /// Keeps the device busy while launches are timed
     #[arg(long)]
     busy: bool,
+    /// Times copies instead
+    #[arg(long)]
+    copies: bool,
 }
+
+/// What a copy that is timed moves.
+const COPY_BYTES: usize = 4096;
 
 const CAP_BYTES: u64 = 1 << 30;
 
@@ -62,6 +68,10 @@ struct Report {
     /// Medians of the differences between neighbouring turns.
     solo_added_ns: f64,
     contended_added_ns: f64,
+    /// The same of a copy to the device, alone.
+    copy_plain_ns: f64,
+    copy_ns: f64,
+    copy_added_ns: f64,
 }
 
 /// Measures, and prints a table or an object.
@@ -91,6 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     drop(busy_node);
     let node = null_node()?;
     let solo = figures(run_inside(&node, CAP_BYTES, &inside)?)?;
+    let copies = ["bench-launch", "--copies", "--rounds", &rounds];
+    let copy = figures(run_inside(&node, CAP_BYTES, &copies)?)?;
     let report = Report {
         plain_ns: solo.plain_ns,
         solo_ns: solo.sluice_ns,
@@ -101,6 +113,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
         contended_p99_ns: contended.sluice_p99_ns,
         solo_added_ns: solo.added_ns,
         contended_added_ns: contended.added_ns,
+        copy_plain_ns: copy.plain_ns,
+        copy_ns: copy.sluice_ns,
+        copy_added_ns: copy.added_ns,
     };
     let mut out = std::io::stdout().lock();
     if arguments.json {
@@ -112,7 +127,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
              without Sluice         {:>7.1} {:>7.1}\n\
              alone on the device    {:>7.1} {:>7.1} {:>7.1}\n\
              busy, without Sluice   {:>7.1} {:>7.1}\n\
-             beside another tenant  {:>7.1} {:>7.1} {:>7.1}",
+             beside another tenant  {:>7.1} {:>7.1} {:>7.1}\n\n\
+             one copy of 4 KiB, without Sluice {:.1}; with it {:.1}, {:.1} added",
             report.plain_ns,
             report.plain_p99_ns,
             report.solo_ns,
@@ -123,6 +139,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
             report.contended_ns,
             report.contended_p99_ns,
             report.contended_added_ns,
+            report.copy_plain_ns,
+            report.copy_ns,
+            report.copy_added_ns,
         )?;
     }
     Ok(Exit::Success)
@@ -136,6 +155,13 @@ pub(crate) fn inside(arguments: &InsideArguments) -> Result<Exit> {
     if arguments.idle {
         println!("r");
         std::io::stdin().read_to_end(&mut Vec::new())?;
+        return Ok(Exit::Success);
+    }
+    if arguments.copies {
+        let (to, from) = (sluice.allocate(COPY_BYTES)?, [0; COPY_BYTES]);
+        let one = |way: &Way| way.copy(to, &from);
+        let pair = measure(arguments.rounds, || one(plain), || one(sluice))?;
+        println!("{}", serde_json::to_string(&pair)?);
         return Ok(Exit::Success);
     }
     let kernel = sluice.kernel()?;

@@ -15,6 +15,7 @@ type Free = unsafe extern "C" fn(u64) -> c_int;
 type Finish = unsafe extern "C" fn() -> c_int;
 type Load = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
 type Find = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_int;
+type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_void) -> c_int;
 type Launch = unsafe extern "C" fn(
     *mut c_void,
     c_uint,
@@ -34,6 +35,7 @@ pub(crate) struct Way {
     library: Library,
     allocate: Allocate,
     free: Free,
+    copy: Copy,
     launch: Launch,
 }
 
@@ -59,11 +61,13 @@ impl Way {
             .with_context(|| format!("cannot open {}", path.display()))?;
         let allocate = function(&library, "cuMemAlloc_v2")?;
         let free = function(&library, "cuMemFree_v2")?;
+        let copy = function(&library, "cuMemcpyHtoDAsync_v2")?;
         let launch = function(&library, "cuLaunchKernel")?;
         Ok(Self {
             library,
             allocate,
             free,
+            copy,
             launch,
         })
     }
@@ -126,6 +130,14 @@ impl Way {
         must("cuLaunchKernel", launched)
     }
 
+    /// Copies `from` to the device, on the default stream; to memory that is as large.
+    pub(crate) fn copy(&self, to: u64, from: &[u8]) -> Result<()> {
+        let (place, bytes) = (from.as_ptr().cast(), from.len());
+        // SAFETY: memory of this program, which the driver has read when the call returns: it is pageable.
+        let copied = unsafe { (self.copy)(to, place, bytes, ptr::null_mut()) };
+        must("cuMemcpyHtoDAsync", copied)
+    }
+
     /// Waits until everything has run.
     pub(crate) fn finish(&self) -> Result<()> {
         let finish: Finish = function(&self.library, "cuCtxSynchronize")?;
@@ -154,7 +166,7 @@ impl Way {
 pub(crate) struct Kernel(*mut c_void);
 
 /// The function `name`, whose type the caller knows.
-fn function<T: Copy>(library: &Library, name: &str) -> Result<T> {
+fn function<T: std::marker::Copy>(library: &Library, name: &str) -> Result<T> {
     // SAFETY: the types above are the header's.
     let found = unsafe { library.get::<T>(name.as_bytes()) };
     Ok(*found.with_context(|| format!("no {name}"))?)
