@@ -163,13 +163,16 @@ fn as_toml(config: &Config) -> String {
         .collect();
     format!(
         "[runtime]\ndir = {}\n\n[driver]\nkind = {kind:?}\nlibcuda = {}\nlibnvml = {}\n\n[memory]\n\
-         overcommit_ratio = {:?}\noverhead_reserve_mib = {}\n\n[containers]\nwithout_daemon = {without_daemon:?}\n\
+         overcommit_ratio = {:?}\noverhead_reserve_mib = {}\nnative_limits = {}\n\n[compute]\n\
+         gate_copies = {}\n\n[containers]\nwithout_daemon = {without_daemon:?}\n\
          runtime = {:?}\nlease_hours = {}\n{classes}\n[log]\nlevel = {:?}\n\n[status]\ngroup = {:?}\n",
         quoted(&config.runtime.dir),
         quoted(&config.driver.libcuda),
         quoted(&config.driver.libnvml),
         config.memory.overcommit_ratio,
         config.memory.overhead_reserve_mib,
+        config.memory.native_limits,
+        config.compute.gate_copies,
         config.containers.runtime,
         config.containers.lease_hours,
         config.log.level,
@@ -203,6 +206,7 @@ mod tests {
         config.driver.kind = Kind::StandIn;
         config.memory.overcommit_ratio = 1.5;
         config.memory.overhead_reserve_mib = 512;
+        config.memory.native_limits = false;
         assert_eq!(Config::parse(&as_toml(&config)), Ok(config.clone()));
     }
 }

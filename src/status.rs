@@ -6,7 +6,7 @@ use crate::inherited;
 use crate::place;
 use crate::text::{Column, printable, size, table};
 use anyhow::Result;
-use daemon::api::{DriverKind, Status};
+use daemon::api::{DriverKind, Enforcer, Status};
 use std::path::PathBuf;
 
 /// Shows who holds how much of which GPU
@@ -128,10 +128,11 @@ fn devices(status: &Status) -> String {
 }
 
 fn tenants(status: &Status) -> String {
-    const HEADING: [Column; 8] = [
+    const HEADING: [Column; 9] = [
         Column::left("TENANT"),
         Column::left("GPU"),
         Column::right("CAP"),
+        Column::left("HELD BY"),
         Column::right("USED"),
         Column::right("BESIDES"),
         Column::right("PEAK"),
@@ -147,6 +148,10 @@ fn tenants(status: &Status) -> String {
                     printable(&tenant.name),
                     device.index.to_string(),
                     size(device.memory_limit_bytes),
+                    match device.enforced_by {
+                        Enforcer::Shim => "shim".to_owned(),
+                        Enforcer::Driver => "driver".to_owned(),
+                    },
                     size(device.memory_used_bytes),
                     device
                         .memory_overhead_bytes

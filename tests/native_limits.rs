@@ -4,7 +4,8 @@ mod support;
 
 use serde_json::Value;
 use std::process::Command;
-use support::{ControlGroup, GIB, MIB, Program, Setup, StandIn, Stepper};
+use std::process::{Child, Stdio};
+use support::{ControlGroup, GIB, MIB, Node, PATIENCE, Program, Setup, StandIn, Stepper};
 
 // Codes of NVML.
 const INVALID: i64 = 2;
@@ -91,7 +92,7 @@ fn a_group_holds_no_more_than_its_limit_contexts_and_all() {
     assert_eq!(first.ok("nvml-memory 0")["total"], 8 * GIB);
     // A death gives back; a limit that is lifted is gone.
     second.kill();
-    support::eventually("the second's context is gone", support::PATIENCE, || {
+    support::eventually("the second's context is gone", PATIENCE, || {
         (limits(&mut looker, &group)[2] == 724 * MIB).then_some(())
     });
     first.ok("alloc b 300MiB");
@@ -157,4 +158,177 @@ fn a_driver_before_615_has_no_such_functions() {
     assert_eq!(limit(&mut looker, &group, "0", "1GiB"), NO_FUNCTION);
     let answer: Value = looker.step(&format!("nvml-limits 0 {}", group.folder().display()));
     assert_eq!(answer["rc"], NO_FUNCTION);
+}
+
+/// A container: a control group with a first process, registered with the daemon.
+struct Container {
+    group: ControlGroup,
+    first: Child,
+}
+
+impl Container {
+    fn start(node: &Node, name: &str, memory: &str) -> Option<Self> {
+        let group = ControlGroup::make()?;
+        let mut command = group.command("cat");
+        let first = command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let first = first.spawn().expect("sh starts");
+        // It has entered when it is a `cat`.
+        support::eventually(
+            "the container's first process is in its group",
+            PATIENCE,
+            || {
+                let comm = std::fs::read_to_string(format!("/proc/{}/comm", first.id()));
+                (comm.ok()?.trim() == "cat").then_some(())
+            },
+        );
+        let answer = node.register_container(name, memory, first.id());
+        assert_eq!(answer["name"], name);
+        Some(Self { group, first })
+    }
+
+    /// A stepper in it, with the library in front, and with a context.
+    fn stepper(&self, node: &Node) -> Stepper {
+        let mut command = self.group.command(Program::Stepper.path());
+        let libraries = [
+            ("SLUICE_LIBCUDA", "libcuda.so.1"),
+            ("SLUICE_LIBNVML", "libnvidia-ml.so.1"),
+        ];
+        for (variable, file) in libraries {
+            command.env(variable, support::stand_in().join(file));
+        }
+        command
+            .env("LD_PRELOAD", support::shim())
+            .env("SLUICE_SOCKET", node.attach_socket())
+            .env("SLUICE_SIM_SOCKET", node.hardware.socket());
+        let mut stepper = Stepper::start(&mut command);
+        stepper.ok("init");
+        stepper.ok("context 0");
+        stepper
+    }
+
+    fn end(&mut self) {
+        _ = self.first.kill();
+        _ = self.first.wait();
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn node(branch: &'static str) -> Node {
+    Node::with(&Setup {
+        gpu: vec!["--driver-version", branch, "--context-overhead", "300MiB"],
+        ..Setup::default()
+    })
+}
+
+fn enforcer(node: &Node, name: &str) -> String {
+    let tenant = node.tenant_status(name).expect("a tenant");
+    let word = tenant["devices"][0]["enforced_by"].as_str();
+    word.expect("a word").to_owned()
+}
+
+// M1: also what no library of ours sees.
+#[test]
+fn the_driver_gets_a_container_s_cap_and_holds_who_avoids_the_library() {
+    let mut node = node("615");
+    let Some(mut container) = Container::start(&node, "box", "1GiB") else {
+        return;
+    };
+    assert_eq!(enforcer(&node, "box"), "driver");
+    let (_, table) = node.sluice(&["status"]);
+    assert!(
+        table.contains("HELD BY") && table.contains("driver"),
+        "{table}"
+    );
+    let mut looker = looker(&node.hardware);
+    assert_eq!(limits(&mut looker, &container.group), [0, GIB, 0]);
+
+    let mut program = container.stepper(&node);
+    assert_eq!(program.info(), (724 * MIB, GIB));
+    program.ok("alloc a 700MiB");
+    // The driver counts the context at once, and says no itself.
+    program.refused("alloc b 25MiB");
+    let mut bypass = inside(&node.hardware, &container.group);
+    bypass.ok("init");
+    assert_eq!(bypass.code("context 0"), support::OUT_OF_MEMORY);
+    program.ok("free a");
+    bypass.ok("context 0");
+    bypass.refused("alloc a 425MiB");
+    program.ok("alloc a 424MiB");
+    assert_eq!(limits(&mut looker, &container.group)[2], GIB);
+    program.ok("free a");
+    bypass.quit();
+    // The driver does not count managed memory: our own account does.
+    program.ok("managed m 900MiB");
+    program.refused("alloc b 125MiB");
+    program.ok("free m");
+
+    // A cap that changes is the driver's too when the answer comes.
+    node.set_memory("box", "2GiB");
+    assert_eq!(limits(&mut looker, &container.group)[1], 2 * GIB);
+    program.ok("alloc a 1700MiB");
+    node.set_memory("box", "1GiB");
+    assert_eq!(limits(&mut looker, &container.group)[1], GIB);
+    program.refused("alloc b 512");
+    program.ok("free a");
+
+    // Nobody holds anything while no daemon runs, but the driver does.
+    node.kill_daemon();
+    assert_eq!(limits(&mut looker, &container.group)[1], GIB);
+    node.start_daemon();
+    support::eventually("the next daemon says so too", PATIENCE, || {
+        (enforcer(&node, "box") == "driver").then_some(())
+    });
+    // A tenant that is gone has no limit, also if it went while no daemon ran.
+    node.kill_daemon();
+    program.quit();
+    container.end();
+    node.start_daemon();
+    support::eventually("the limit is gone", PATIENCE, || {
+        (limits(&mut looker, &container.group)[1] == u64::MAX).then_some(())
+    });
+    assert!(node.tenant_status("box").is_none());
+}
+
+#[test]
+fn a_driver_before_615_leaves_the_cap_to_the_library() {
+    let node = node("580");
+    let Some(container) = Container::start(&node, "box", "1GiB") else {
+        return;
+    };
+    assert_eq!(enforcer(&node, "box"), "shim");
+    let mut program = container.stepper(&node);
+    support::eventually("the context is set aside", PATIENCE, || {
+        (program.info() == (724 * MIB, GIB)).then_some(())
+    });
+    program.refused("alloc a 725MiB");
+    program.ok("alloc a 724MiB");
+}
+
+#[test]
+fn a_tenant_without_a_control_group_of_its_own_is_held_by_the_library_alone() {
+    let node = node("615");
+    let mut program = node.ready_stepper("web", "1GiB");
+    assert_eq!(enforcer(&node, "web"), "shim");
+    program.refused("alloc a 1025MiB");
+}
+
+#[test]
+fn a_driver_that_says_no_leaves_the_cap_to_the_library() {
+    let mut node = node("615");
+    node.kill_daemon();
+    // `NVML_ERROR_UNKNOWN`, once: this cap is not asked for again before it changes.
+    node.start_daemon_with(&[("SLUICE_SIM_FAULTS", "nvmlDeviceSetMemoryLimits_v1@1=999")]);
+    let Some(container) = Container::start(&node, "box", "1GiB") else {
+        return;
+    };
+    assert_eq!(enforcer(&node, "box"), "shim");
+    let mut program = container.stepper(&node);
+    program.refused("alloc a 1025MiB");
+    node.set_memory("box", "2GiB");
+    assert_eq!(enforcer(&node, "box"), "driver");
 }

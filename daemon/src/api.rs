@@ -142,12 +142,26 @@ pub struct TenantDeviceInfo {
     /// What of that no allocation explains, in bytes: contexts, code, what is not counted.
     #[serde(default)]
     pub memory_overhead_bytes: Option<u64>,
+    /// Who holds the cap: `shim`, the library in the tenant's processes, or `driver`, the driver as well.
+    #[serde(default)]
+    pub enforced_by: Enforcer,
     /// What of the cap is set aside for that, in bytes: not for allocations.
     #[serde(default)]
     pub memory_set_aside_bytes: u64,
     /// Its share of the device's time.
     #[serde(default)]
     pub compute: ComputeInfo,
+}
+
+/// Who holds a tenant to its cap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforcer {
+    /// The library in the tenant's processes.
+    #[default]
+    Shim,
+    /// The driver as well: also programs without our library, contexts and code.
+    Driver,
 }
 
 /// A tenant's share of one device's time.

@@ -7,6 +7,7 @@
 //! never rests so long, or NVML is silent, what was set aside before stays.
 
 use crate::devices::{Watch, held_by};
+use crate::native::Native;
 use crate::state::Shared;
 use ffi::sync::Ordering;
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ const FRESH: Duration = Duration::from_millis(250);
 pub(crate) struct Audit {
     shared: Arc<Shared>,
     devices: Arc<Watch>,
+    native: Arc<Native>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -45,10 +47,15 @@ struct Account {
 type Accounts = BTreeMap<(u64, usize), Account>;
 
 impl Audit {
-    pub(crate) fn new(shared: Arc<Shared>, devices: Arc<Watch>) -> io::Result<Self> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        devices: Arc<Watch>,
+        native: Arc<Native>,
+    ) -> io::Result<Self> {
         Ok(Self {
             shared,
             devices,
+            native,
             runtime: tokio::runtime::Builder::new_current_thread()
                 .enable_time()
                 .build()?,
@@ -58,6 +65,7 @@ impl Audit {
     /// Runs until the daemon stops.
     pub(crate) fn run(self) {
         while !self.shared.is_stopping() {
+            self.runtime.block_on(self.native.settle());
             self.look();
             std::thread::park_timeout(PERIOD);
         }

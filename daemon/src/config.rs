@@ -95,6 +95,8 @@ pub struct Memory {
     /// What is set aside of each tenant's cap at least, in MiB, for contexts and code. More is, where NVML
     /// shows more.
     pub overhead_reserve_mib: u64,
+    /// Whether a driver that can (615 and later) is to hold the caps of containers itself.
+    pub native_limits: bool,
 }
 
 impl Default for Memory {
@@ -102,6 +104,7 @@ impl Default for Memory {
         Self {
             overcommit_ratio: 1.0,
             overhead_reserve_mib: 0,
+            native_limits: true,
         }
     }
 }
@@ -327,7 +330,7 @@ mod tests {
         let keys = uncommented
             .lines()
             .filter(|line| line.contains(" = ") && !line.starts_with('#'));
-        assert_eq!(keys.count(), 13, "a key is missing from the sample");
+        assert_eq!(keys.count(), 15, "a key is missing from the sample");
     }
 
     #[test]

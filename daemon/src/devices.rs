@@ -2,6 +2,8 @@
 //! expendable thread asks it, and everybody else waits for that thread only so long.
 
 use crate::Settings;
+use crate::group_limits::{Functions, Limit, Outcome};
+use crate::native::Place;
 use crate::tenants::Device;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -20,6 +22,9 @@ const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a status waits for fresh numbers before it shows the last ones.
 const SAMPLE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long a limit waits for NVML: several looks at a node full of GPUs.
+const LIMIT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Numbers older than this say nothing any more.
 const STALE: Duration = Duration::from_secs(2);
@@ -94,6 +99,13 @@ impl Word {
     }
 }
 
+/// What the thread is asked.
+#[derive(Debug)]
+enum Ask {
+    Sample(oneshot::Sender<Sample>),
+    Limit(Limit),
+}
+
 type Discovery = Result<Vec<Device>, String>;
 
 /// The thread that asks NVML, from outside.
@@ -102,7 +114,7 @@ pub(crate) struct Watch {
     given: Option<Vec<Device>>,
     library: PathBuf,
     discovered: Mutex<Option<Receiver<Discovery>>>,
-    asks: SyncSender<oneshot::Sender<Sample>>,
+    asks: SyncSender<Ask>,
     /// The last numbers, and when they came.
     last: Mutex<Option<(Instant, Sample)>>,
 }
@@ -162,7 +174,7 @@ impl Watch {
         let (answer, answered) = oneshot::channel();
         // While NVML hangs, nobody waits behind those who wait already.
         if self.given.is_none()
-            && self.asks.try_send(answer).is_ok()
+            && self.asks.try_send(Ask::Sample(answer)).is_ok()
             && let Ok(Ok(sample)) = tokio::time::timeout(SAMPLE_PATIENCE, answered).await
         {
             *self.last.lock() = Some((Instant::now(), sample));
@@ -182,8 +194,29 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// Has the driver limit what a control group holds; `None` takes the limit away.
+    pub(crate) async fn limit(&self, place: &Place, bytes: Option<u64>) -> Outcome {
+        let (answer, answered) = oneshot::channel();
+        let limit = Limit {
+            uuid: place.uuid.clone(),
+            directory: place.directory.clone(),
+            bytes,
+            answer,
+        };
+        if self.given.is_some() || self.asks.try_send(Ask::Limit(limit)).is_err() {
+            return Outcome::Silent;
+        }
+        let answered = tokio::time::timeout(LIMIT_PATIENCE, answered).await;
+        answered
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or(Outcome::Silent)
+    }
+}
+
 /// The expendable thread: opens NVML once, then answers until nobody is left to ask.
-fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<oneshot::Sender<Sample>>) {
+fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<Ask>) {
     let opened = Nvml::builder().lib_path(library.as_os_str()).init();
     let found = opened
         .as_ref()
@@ -195,9 +228,26 @@ fn serve(library: &Path, discovery: &Sender<Discovery>, asked: &Receiver<oneshot
     let (Ok(nvml), true) = (opened, is_found) else {
         return;
     };
-    while let Ok(answer) = asked.recv() {
-        // Who asked before NVML hung has long gone; one look answers all who wait.
-        let _ = answer.send(sample(&nvml));
+    let functions = Functions::find(library.as_os_str());
+    while let Ok(ask) = asked.recv() {
+        // Who asked before NVML hung has long gone.
+        let _ = match ask {
+            Ask::Sample(answer) => answer.send(sample(&nvml)).is_ok(),
+            Ask::Limit(limit) => {
+                let outcome = apply(&nvml, functions.as_ref(), &limit);
+                limit.answer.send(outcome).is_ok()
+            }
+        };
+    }
+}
+
+fn apply(nvml: &Nvml, functions: Option<&Functions>, limit: &Limit) -> Outcome {
+    let Some(functions) = functions else {
+        return Outcome::Never("NVML has no such function".to_owned());
+    };
+    match nvml.device_by_uuid(limit.uuid.as_str()) {
+        Ok(device) => functions.apply(&device, &limit.directory, limit.bytes),
+        Err(error) => Outcome::Refused(error.to_string()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! the daemon's own user may read it. Memory in use is not in it: that stands in the usage pages, which
 //! the clients keep.
 
+use crate::native::Written;
 use crate::tenants::Tenant;
 use ffi::wire::MAX_DEVICES;
 use serde::{Deserialize, Serialize};
@@ -25,16 +26,25 @@ pub(crate) struct Ledger {
     pub(crate) next_id: u64,
     /// All tenants.
     pub(crate) tenants: Vec<Tenant>,
+    /// What was set in the driver, or was about to be.
+    #[serde(default)]
+    pub(crate) native: Written,
 }
 
 impl Ledger {
     /// A ledger of this version's layout.
-    pub(crate) fn new(boot_id: String, next_id: u64, tenants: Vec<Tenant>) -> Self {
+    pub(crate) fn new(
+        boot_id: String,
+        next_id: u64,
+        tenants: Vec<Tenant>,
+        native: Written,
+    ) -> Self {
         Self {
             version: VERSION,
             boot_id,
             next_id,
             tenants,
+            native,
         }
     }
 }
@@ -155,7 +165,7 @@ mod tests {
             is_owner_alive: false,
             observers: 0,
         };
-        Ledger::new("boot".to_owned(), 7, vec![tenant])
+        Ledger::new("boot".to_owned(), 7, vec![tenant], Written::new())
     }
 
     #[test]

@@ -24,9 +24,11 @@ mod clients;
 pub mod config;
 mod descriptors;
 mod devices;
+mod group_limits;
 mod heartbeat;
 mod ledger_file;
 mod messages;
+mod native;
 mod pages;
 mod process;
 pub mod quota;
@@ -65,6 +67,8 @@ pub struct Settings {
     pub overhead_reserve_bytes: u64,
     /// Whether copies and fills wait for their turn as launches do.
     pub gates_copies: bool,
+    /// Whether a driver that can is to hold containers' caps itself.
+    pub native_limits: bool,
     /// Group that may read the status socket, where it exists.
     pub status_group: String,
     /// The devices; `None`: those that NVML knows.
@@ -80,6 +84,7 @@ impl Settings {
             overcommit_ratio: config.memory.overcommit_ratio,
             overhead_reserve_bytes: config.memory.overhead_reserve_mib << 20,
             gates_copies: config.compute.gate_copies,
+            native_limits: config.memory.native_limits,
             status_group: config.status.group.clone(),
             devices: None,
         }
@@ -238,16 +243,23 @@ impl Daemon {
             .push(spawn(&self.shared, "turns", move || turns::run(&shared)).map_err(&system)?);
         let devices = devices::Watch::new(settings).map_err(&system)?;
         let devices = Arc::new(devices);
+        let native = native::Native::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&devices),
+            settings.native_limits,
+        );
+        let native = Arc::new(native);
         let status = status::Server::new(
             Arc::clone(&self.shared),
             Arc::clone(&devices),
+            Arc::clone(&native),
             settings,
             status_listener,
         )
         .map_err(DaemonError::system("serve the status socket"))?;
         self.threads
             .push(spawn(&self.shared, "status", || status.run()).map_err(&system)?);
-        let audit = audit::Audit::new(Arc::clone(&self.shared), Arc::clone(&devices))
+        let audit = audit::Audit::new(Arc::clone(&self.shared), Arc::clone(&devices), native)
             .map_err(DaemonError::system("start the audit"))?;
         self.threads
             .push(spawn(&self.shared, "audit", || audit.run()).map_err(&system)?);

@@ -196,6 +196,20 @@ impl Control {
         device.map_or(0, |device| device.set_aside_bytes.load(Ordering::Relaxed))
     }
 
+    /// Says whether the driver itself holds the cap on device `place`.
+    pub(crate) fn set_held_by_driver(&self, place: usize, is_held: bool) {
+        if let Some(device) = self.0.page().devices.get(place) {
+            let word = &device.is_held_by_driver;
+            word.store(u32::from(is_held), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the driver itself holds the cap on device `place`.
+    pub(crate) fn is_held_by_driver(&self, place: usize) -> bool {
+        let device = self.0.page().devices.get(place);
+        device.is_some_and(|device| device.is_held_by_driver.load(Ordering::Relaxed) != 0)
+    }
+
     /// Sets the lease on device `place`, and wakes whoever waits for a change of it.
     pub(crate) fn set_lease(&self, place: usize, new: Lease) {
         let page = self.0.page();

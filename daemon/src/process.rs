@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// The process that has this number now; `None`: there is none.
 pub(crate) fn identify(pid: u32) -> Option<ProcessId> {
@@ -75,6 +76,39 @@ fn control_group_in(text: &str) -> Option<String> {
         })
     };
     ["", "name=systemd", "pids"].into_iter().find_map(path_of)
+}
+
+/// The directory of a control group that [`control_group`] names.
+pub(crate) fn control_group_directory(path: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mut found = directories_in(&mounts, path).into_iter();
+    found.find(|directory| directory.is_dir())
+}
+
+/// Where a control group may be mounted, in the order of [`control_group`].
+fn directories_in(mounts: &str, path: &str) -> Vec<PathBuf> {
+    // id, parent, device, root, place, options, ... - kind, source, options
+    let of_kind = |kind: &str, option: &str| {
+        mounts.lines().find_map(|line| {
+            let (place, file_system) = line.split_once(" - ")?;
+            let mut place = place.split(' ').skip(3);
+            let (root, at) = (place.next()?, place.next()?);
+            let mut file_system = file_system.split(' ');
+            let is_it = file_system.next()? == kind
+                && (option.is_empty() || file_system.nth(1)?.split(',').any(|it| it == option));
+            let rest = path.strip_prefix(root.trim_end_matches('/'))?;
+            is_it.then(|| Path::new(at).join(rest.trim_start_matches('/')))
+        })
+    };
+    let hierarchies = [
+        ("cgroup2", ""),
+        ("cgroup", "name=systemd"),
+        ("cgroup", "pids"),
+    ];
+    let hierarchies = hierarchies.into_iter();
+    hierarchies
+        .filter_map(|(kind, option)| of_kind(kind, option))
+        .collect()
 }
 
 /// The PID namespace of a process, as its inode.
@@ -183,6 +217,29 @@ mod tests {
         assert_eq!(control_group_in("8:pids:/p:q\n").as_deref(), Some("/p:q"));
         assert_eq!(control_group_in("0::/\n"), None);
         assert_eq!(control_group_in(""), None);
+    }
+
+    #[test]
+    fn a_control_group_lies_where_its_hierarchy_is_mounted() {
+        let mounts = "30 1 0:2 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n\
+                      31 1 0:3 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
+                      32 1 0:4 /pod /sys/fs/cgroup/unified rw shared:1 - cgroup2 cgroup2 rw\n";
+        let found = |path| {
+            let found = directories_in(mounts, path).into_iter();
+            found
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found("/pod/a"),
+            [
+                "/sys/fs/cgroup/unified/a",
+                "/sys/fs/cgroup/systemd/pod/a",
+                "/sys/fs/cgroup/pids/pod/a"
+            ]
+        );
+        assert_eq!(found("/b").len(), 2, "it is not below what is mounted");
+        assert!(directories_in("", "/b").is_empty());
     }
 
     #[test]

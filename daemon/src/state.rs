@@ -5,6 +5,7 @@ use crate::Settings;
 use crate::bells::Bells;
 use crate::descriptors::{is_dead, pidfd};
 use crate::ledger_file::{self, Ledger};
+use crate::native::Written;
 use crate::pages::{Control, Usage};
 use crate::process;
 use crate::tenants::{Device, NewTenant, ProcessId, Refusal, Registry, Tenant};
@@ -83,6 +84,8 @@ pub(crate) struct Pages {
 pub(crate) struct State {
     pub(crate) registry: Registry,
     pub(crate) pages: BTreeMap<u64, Pages>,
+    /// What was set in the driver, or is about to be.
+    pub(crate) native: Written,
     /// Whether the devices are known.
     pub(crate) is_ready: bool,
     /// Whether the ledger's file is behind.
@@ -130,14 +133,17 @@ impl Shared {
     pub(crate) fn new(settings: &Settings, file: PathBuf) -> io::Result<Self> {
         let boot_id = process::boot_id();
         let mut registry = Registry::new(settings.overcommit_ratio);
+        let mut native = Written::new();
         if let Some(ledger) = ledger_file::read(&file, &boot_id) {
             registry.restore(ledger.tenants, ledger.next_id);
+            native = ledger.native;
         }
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let shared = Self {
             state: Mutex::new(State {
                 registry,
                 pages: BTreeMap::new(),
+                native,
                 is_ready: false,
                 is_unsaved: true,
             }),
@@ -331,6 +337,7 @@ impl Shared {
                 self.boot_id.clone(),
                 state.registry.next_id(),
                 state.registry.tenants().cloned().collect(),
+                state.native.clone(),
             )
         };
         if let Err(error) = ledger_file::write(&file, &ledger) {

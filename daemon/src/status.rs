@@ -15,6 +15,7 @@ use crate::api::{
     AuditInfo, DaemonInfo, DeviceInfo, DriverInfo, Health, LeaseState, Status, TenantInfo,
 };
 use crate::devices::Watch;
+use crate::native::Native;
 use crate::state::{Shared, monotonic_ns};
 use axum::Router;
 use axum::extract::{Path, State as Extracted};
@@ -40,6 +41,7 @@ pub(crate) struct Server {
 struct Context {
     shared: Arc<Shared>,
     devices: Arc<Watch>,
+    native: Arc<Native>,
     driver: Arc<DriverInfo>,
     runtime_dir: Arc<PathBuf>,
 }
@@ -49,6 +51,7 @@ impl Server {
     pub(crate) fn new(
         shared: Arc<Shared>,
         devices: Arc<Watch>,
+        native: Arc<Native>,
         settings: &Settings,
         listener: OwnedFd,
     ) -> io::Result<Self> {
@@ -56,6 +59,7 @@ impl Server {
             context: Context {
                 shared,
                 devices,
+                native,
                 driver: Arc::new(settings.driver.clone()),
                 runtime_dir: Arc::new(settings.runtime_dir.clone()),
             },

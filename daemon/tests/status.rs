@@ -59,6 +59,7 @@ fn a_status_names_devices_tenants_and_processes() {
                 // The stage has devices without NVML.
                 "memory_truth_bytes": null,
                 "memory_overhead_bytes": null,
+                "enforced_by": "shim",
                 "memory_set_aside_bytes": 0,
                 "compute": {
                     "guarantee_permille": 0,

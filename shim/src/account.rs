@@ -126,6 +126,10 @@ fn room_bytes(seat: Seat, device: Index) -> u64 {
     device::control(seat.pages, device).map_or(0, |device| {
         // Acquire: a cap that was lowered counts from the next request on.
         let cap = device.memory_limit_bytes.load(Ordering::Acquire);
+        if device.is_held_by_driver.load(Ordering::Relaxed) != 0 {
+            // It counts contexts and code itself, and later than it the audit would refuse what it gives.
+            return cap;
+        }
         cap.saturating_sub(device.set_aside_bytes.load(Ordering::Relaxed))
     })
 }

@@ -396,6 +396,21 @@ impl Node {
         assert_eq!(code, 200, "{answer}");
     }
 
+    /// Registers the container whose first process `pid` is, as the hook of an engine does.
+    #[track_caller]
+    pub fn register_container(&self, name: &str, memory: &str, pid: u32) -> Value {
+        let body = serde_json::json!({
+            "name": name,
+            "memory": memory,
+            "owner_pid": pid,
+            "container": { "id": name },
+        });
+        let answer = self.exchange("POST", "/v1/tenants", &body.to_string());
+        let (code, answer) = answer.expect("the daemon answers");
+        assert_eq!(code, 201, "{answer}");
+        answer
+    }
+
     #[track_caller]
     fn get(&self, path: &str) -> Value {
         let (code, body) = self.try_get(path).expect("the daemon answers");

@@ -52,7 +52,11 @@ pub(super) async fn register(
         RegisterError::Refused(refusal) => refusal.into(),
         RegisterError::System(error) => internal(&error),
     })?;
-    let devices = describe(&tenant, None).devices;
+    context.native.settle().await;
+    let devices = {
+        let state = context.shared.state();
+        describe(&tenant, state.pages.get(&tenant.id)).devices
+    };
     let registered = Registered {
         token: tenant.token.map(|byte| format!("{byte:02x}")).concat(),
         attach_socket: attach_socket(&context.runtime_dir).display().to_string(),
@@ -97,6 +101,7 @@ pub(super) async fn change(
     };
     context.shared.save();
     context.shared.bells.ring();
+    context.native.settle().await;
     // Right after a restart some processes may still read the former daemon's page; the change is made
     // when they have come back, which takes them some milliseconds.
     let deadline = Instant::now() + COMING_BACK;

@@ -1,6 +1,6 @@
 //! Tenants and devices, as clients see them.
 
-use crate::api::{ComputeInfo, ProcessInfo, StrangerInfo, TenantDeviceInfo, TenantInfo};
+use crate::api::{ComputeInfo, Enforcer, ProcessInfo, StrangerInfo, TenantDeviceInfo, TenantInfo};
 use crate::devices::{Sample, held_by};
 use crate::process;
 use crate::state::Pages;
@@ -34,6 +34,10 @@ pub(super) fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
             last_refused_bytes: count(|total| &total.last_refused_bytes),
             memory_truth_bytes: None,
             memory_overhead_bytes: None,
+            enforced_by: match pages {
+                Some(pages) if pages.control.is_held_by_driver(place) => Enforcer::Driver,
+                _ => Enforcer::Shim,
+            },
             memory_set_aside_bytes: pages.map_or(0, |pages| pages.control.is_set_aside(place)),
             compute: describe_compute(tenant, page, place, share),
         }

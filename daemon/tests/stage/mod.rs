@@ -71,6 +71,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         overcommit_ratio: 1.0,
         overhead_reserve_bytes: 0,
         gates_copies: false,
+        native_limits: true,
         status_group: "sluice".to_owned(),
         devices: Some(
             (0..2)

@@ -43,8 +43,11 @@ pub struct DeviceControl {
     pub lease: Lease,
     /// What of the cap is set aside for memory that no allocation explains: contexts, code. In bytes.
     pub set_aside_bytes: AtomicU64,
+    /// 1: the driver holds the cap too, and counts contexts and code itself; a request then has to fit under
+    /// the cap alone, without what is set aside.
+    pub is_held_by_driver: AtomicU32,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u32; 5],
 }
 
 /// The right of one tenant to submit work to one device.
@@ -98,6 +101,7 @@ const _: () = {
     assert!(size_of::<DeviceControl>() == 128);
     assert!(offset_of!(DeviceControl, memory_limit_bytes) == 24);
     assert!(offset_of!(DeviceControl, lease) == 32);
+    assert!(offset_of!(DeviceControl, is_held_by_driver) == 104);
     assert!(size_of::<Lease>() == 64);
     assert!(offset_of!(ControlPage, gated) == 84);
     assert!(size_of::<ControlPage>() == 128 + MAX_DEVICES * 128);
