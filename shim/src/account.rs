@@ -2,6 +2,7 @@
 
 use crate::attach;
 use crate::device::{self, Index};
+use crate::graph_memory;
 use crate::pool;
 use crate::session::Seat;
 use crate::vmm;
@@ -62,7 +63,7 @@ impl Drop for Reservation {
 
 /// Counts a request of `bytes` against the cap of `device`, of which `units` are new.
 ///
-/// Before it refuses, this process's own pools give back what they only keep, and the daemon looks once
+/// Before it refuses, this process's own pools and graphs give back what they only keep, and the daemon looks once
 /// for processes of the tenant that have died.
 ///
 /// # Errors
@@ -76,6 +77,7 @@ pub(crate) fn reserve(
     let is_reserved = try_reserve(seat, device, units)
         || (vmm::look_again(seat) && try_reserve(seat, device, units))
         || (pool::trim(seat) && try_reserve(seat, device, units))
+        || (graph_memory::trim(seat) && try_reserve(seat, device, units))
         || (attach::sweep(seat) && try_reserve(seat, device, units));
     if is_reserved {
         return Ok(Reservation {
@@ -86,6 +88,11 @@ pub(crate) fn reserve(
     }
     count_refusal(seat, device, bytes);
     Err(OverCap)
+}
+
+/// Whether `bytes` fit under the cap of `device` if nothing else is there.
+pub(crate) fn can_ever_fit(seat: Seat, device: Index, bytes: u64) -> bool {
+    ledger::units(bytes) <= ledger::cap_units(room_bytes(seat, device))
 }
 
 /// Counts a request of `bytes` that was refused for good.

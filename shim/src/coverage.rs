@@ -68,7 +68,8 @@ const POOL_SHRINKS: &str = "what the pool gives back: at a synchronisation, trim
 const HANDLE_ENDS: &str = "the last of its references, mappings and descriptors here";
 const ARRAYS: &str = "what a twin of deferred mapping says that it needs; its texels where the driver has no twins; nothing for deferred and sparse ones";
 const ARRAY_ENDS: &str = "the destruction of the array, the end of its context or process";
-const GRAPHS: &str = "memory of graphs is not counted yet";
+const GRAPHS_KEEP: &str = "what `cuDeviceGraphMemTrim` gives back; a refusal trims as well";
+const LATER: &str = "has addresses only; the memory comes with a launch or an upload";
 const QUERY: &str = "asks only";
 const OWNER_PAYS: &str = "the memory is its maker's, who keeps paying";
 const NO_MEMORY: &str = "takes no device memory";
@@ -211,18 +212,25 @@ const ROWS: &[Row] = &[
     free("cuLogicalEndpointQuery", QUERY),
 
     // Graphs.
-    open("cuGraphAddMemAllocNode", GRAPHS),
-    open("cuGraphAddMemFreeNode", GRAPHS),
-    open("cuGraphAddNode", GRAPHS),
-    open("cuGraphInstantiate", GRAPHS),
-    open("cuGraphInstantiateWithFlags", GRAPHS),
-    open("cuGraphInstantiateWithParams", GRAPHS),
-    open("cuGraphUpload", GRAPHS),
-    open("cuGraphLaunch", GRAPHS),
-    open("cuDeviceGraphMemTrim", GRAPHS),
+    free("cuGraphAddMemAllocNode", LATER),
+    free("cuGraphAddMemFreeNode", "gives back within the graph: what the graph has reserved stays"),
+    free("cuGraphAddNode", LATER),
+    hooked("cuGraphInstantiate", "nothing yet; refuses a graph that can never fit", "-",
+        "graph_memory::a_graph_that_can_never_fit_is_refused_when_it_is_made"),
+    hooked("cuGraphInstantiateWithFlags", "nothing yet; refuses a graph that can never fit", "-",
+        "graph_memory::a_graph_that_can_never_fit_is_refused_when_it_is_made"),
+    hooked("cuGraphInstantiateWithParams", "what it uploads, if it is told to", GRAPHS_KEEP,
+        "graph_memory::a_graph_that_can_never_fit_is_refused_when_it_is_made"),
+    hooked("cuGraphUpload", "the growth of what graphs have reserved on the device", GRAPHS_KEEP,
+        "graph_memory::an_upload_takes_what_a_launch_takes"),
+    hooked("cuGraphLaunch", "the growth of what graphs have reserved on the device", GRAPHS_KEEP,
+        "graph_memory::a_graph_is_charged_what_the_driver_has_for_it_until_a_trim"),
+    hooked("cuDeviceGraphMemTrim", "gives back what the driver gave back", "-",
+        "graph_memory::a_graph_is_charged_what_the_driver_has_for_it_until_a_trim"),
+    hooked("cuGraphExecDestroy", "gives nothing back: the driver keeps the memory until it is trimmed", "-",
+        "graph_memory::a_graph_is_charged_what_the_driver_has_for_it_until_a_trim"),
     free("cuGraphDestroy", "gives no device memory back"),
     free("cuGraphDestroyNode", "gives no device memory back"),
-    free("cuGraphExecDestroy", "gives no device memory back that was charged"),
 
     // Code.
     open("cuModuleLoad", MEASURED),
@@ -293,7 +301,6 @@ const OTHER_HOOKS: &[&str] = &[
     "cuLaunch",
     "cuLaunchGrid",
     "cuLaunchGridAsync",
-    "cuGraphLaunch",
     "cuGraphExecUpdate",
     "cuStreamBeginCapture",
     "cuStreamBeginCaptureToGraph",

@@ -315,6 +315,11 @@ pub(crate) fn update_graph_v2(
     graph_changed(graph, result)
 }
 
+/// A graph is gone, and its handle may become another's.
+pub(crate) fn graph_destroyed(graph: CUgraphExec) {
+    flight::forget(Key::graph(graph));
+}
+
 fn graph_changed(graph: CUgraphExec, result: CUresult) -> CUresult {
     if result == CUresult::CUDA_SUCCESS {
         flight::forget(Key::graph(graph));

@@ -7,7 +7,10 @@
 //! belongs to is in `ffi::symbols`.
 
 use crate::real::{Library, genuine, ordinal_of};
-use crate::{array, context, gate, init, lookup, management, memory, neighbours, pool, query, vmm};
+use crate::{
+    array, context, gate, graph_memory, init, lookup, management, memory, neighbours, pool, query,
+    vmm,
+};
 use ffi::driver::*;
 use ffi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -101,6 +104,22 @@ hooks! {
     cuCtxSynchronize() => pool::synchronize_context;
     cuCtxSynchronize_v2(context: CUcontext) => pool::synchronize_named_context;
 
+    // Memory of graphs; their launches are below.
+    cuGraphInstantiate(out: *mut CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, log: *mut c_char, bytes: usize)
+        => graph_memory::instantiate;
+    cuGraphInstantiate_v2(out: *mut CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, log: *mut c_char, bytes: usize)
+        => graph_memory::instantiate;
+    cuGraphInstantiateWithFlags(out: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong)
+        => graph_memory::instantiate_with_flags;
+    cuGraphInstantiateWithParams(out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS)
+        => graph_memory::instantiate_with_params;
+    cuGraphInstantiateWithParams_ptsz(out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS)
+        => graph_memory::instantiate_with_params;
+    cuGraphExecDestroy(graph: CUgraphExec) => graph_memory::destroy;
+    cuGraphUpload(graph: CUgraphExec, stream: CUstream) => graph_memory::upload;
+    cuGraphUpload_ptsz(graph: CUgraphExec, stream: CUstream) => graph_memory::upload_per_thread;
+    cuDeviceGraphMemTrim(device: CUdevice) => graph_memory::trim_device;
+
     // Physical memory by handle.
     cuMemCreate(out: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong)
         => vmm::create;
@@ -164,8 +183,8 @@ hooks! {
         => gate::update_graph;
     cuGraphExecUpdate_v2(graph: CUgraphExec, by: CUgraph, outcome: *mut CUgraphExecUpdateResultInfo)
         => gate::update_graph_v2;
-    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) => gate::launch_graph;
-    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) => gate::launch_graph_per_thread;
+    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) => graph_memory::launch;
+    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) => graph_memory::launch_per_thread;
 
     // Launches into a capturing stream are no work yet.
     cuStreamBeginCapture(stream: CUstream) => gate::capture::begin_v1;

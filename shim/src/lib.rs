@@ -44,6 +44,7 @@ mod device;
 mod discovery;
 mod fork;
 mod gate;
+mod graph_memory;
 mod guard;
 mod hooks;
 mod init;

@@ -19,6 +19,7 @@ use crate::account;
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::gate;
+use crate::graph_memory;
 use crate::memory;
 use crate::session::{self, Seat};
 use charge::{begin, end, forget, look_again};
@@ -279,7 +280,7 @@ pub(crate) fn synchronize_named_context(
 
 fn after_synchronisation(result: CUresult) {
     if result == SUCCESS
-        && charge::is_used()
+        && (charge::is_used() || graph_memory::is_used())
         && let Some(seat) = session::seat()
     {
         synchronised(seat);
@@ -289,6 +290,7 @@ fn after_synchronisation(result: CUresult) {
 /// The driver has waited for work, and pools may have given memory back: after a synchronisation, and
 /// after a free or the end of a context, which wait as well.
 pub(crate) fn synchronised(seat: Seat) {
+    graph_memory::synchronised(seat);
     if !charge::is_used() {
         return;
     }

@@ -7,8 +7,9 @@
 use crate::discovery;
 use crate::log;
 use ffi::driver::{
-    CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUcontext, CUdevice,
-    CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUmemPool_attribute, CUmemoryPool,
+    CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEM_ALLOC_NODE_PARAMS, CUarray,
+    CUcontext, CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph,
+    CUgraphMem_attribute, CUgraphNode, CUgraphNodeType, CUmemPool_attribute, CUmemoryPool,
     CUmipmappedArray, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use ffi::nvml::{nvmlDevice_t, nvmlReturn_t};
@@ -364,6 +365,11 @@ real_functions! {
     Driver cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult;
     Driver cuMemFreeAsync_ptsz(pointer: CUdeviceptr, stream: CUstream) -> CUresult;
     Driver cuMemPoolGetAttribute(pool: CUmemoryPool, which: CUmemPool_attribute, value: *mut c_void) -> CUresult;
+    Driver cuDeviceGetGraphMemAttribute(device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void) -> CUresult;
+    Driver cuDeviceGraphMemTrim(device: CUdevice) -> CUresult;
+    Driver cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;
+    Driver cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType) -> CUresult;
+    Driver cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> CUresult;
     Driver cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult;
     Driver cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> CUresult;
     Driver cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult;

@@ -25,6 +25,8 @@ use crate::stream::Stream;
 /// An allocation node's memory.
 pub(crate) struct Site {
     device: usize,
+    /// What was asked for, and whole pages of it.
+    asked: u64,
     bytes: u64,
     /// What the host is given.
     addresses: Reservation,
@@ -87,6 +89,7 @@ fn blank(at: u64, bytes: u64) -> Answer {
 impl Site {
     /// Addresses for `bytes` of a device's memory.
     pub(crate) fn new(driver: &Driver, device: usize, bytes: u64) -> Answer<Arc<Self>> {
+        let asked = bytes;
         let rounded = bytes.checked_next_multiple_of(LARGE_PAGE_BYTES);
         let bytes = rounded.filter(|bytes| *bytes > 0).ok_or(INVALID_VALUE)?;
         let reserve = || {
@@ -110,6 +113,7 @@ impl Site {
         });
         let site = Arc::new(Self {
             device,
+            asked,
             bytes,
             addresses,
             reach,
@@ -124,6 +128,16 @@ impl Site {
     /// The first address.
     pub(crate) fn start(&self) -> u64 {
         self.addresses.span().start
+    }
+
+    /// Number of its device, as the hardware counts.
+    pub(crate) fn device(&self) -> usize {
+        self.device
+    }
+
+    /// The size that was asked for.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked
     }
 
     /// Whether a launch has allocated it and nobody freed it.

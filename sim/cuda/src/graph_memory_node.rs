@@ -38,6 +38,23 @@ fn allocation(
     put(params, told)
 }
 
+/// The node's parameters as they were told, with the address that it was given.
+fn allocation_params(node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Answer {
+    let node = graph::find_node(node)?;
+    let work = node.work.lock();
+    let Work::Allocate(site) = &*work else {
+        return Err(INVALID_VALUE);
+    };
+    // SAFETY: plain integers and pointers, for which zeros are a value.
+    let mut params: CUDA_MEM_ALLOC_NODE_PARAMS = unsafe { std::mem::zeroed() };
+    params.poolProps.allocType = CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location.type_ = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    params.poolProps.location.__bindgen_anon_1.id = driver()?.devices[site.device()].ordinal();
+    params.bytesize = site.asked() as usize;
+    params.dptr = site.start();
+    put(out, params)
+}
+
 fn free(
     out: *mut CUgraphNode,
     graph: CUgraph,
@@ -60,6 +77,7 @@ fn freed_address(node: CUgraphNode, out: *mut CUdeviceptr) -> Answer {
 
 driver! {
     cuGraphAddMemAllocNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => allocation;
+    cuGraphMemAllocNodeGetParams(h_node: CUgraphNode, params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => allocation_params;
     cuGraphAddMemFreeNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, dptr: CUdeviceptr) => free;
     cuGraphMemFreeNodeGetParams(h_node: CUgraphNode, dptr_out: *mut CUdeviceptr) => freed_address;
 }

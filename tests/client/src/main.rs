@@ -12,6 +12,7 @@
 
 mod answer;
 mod arrays;
+mod graphs;
 mod lookups;
 mod memory;
 mod moves;

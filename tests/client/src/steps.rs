@@ -4,7 +4,7 @@ use crate::Options;
 use crate::answer::Answer;
 use crate::native::{self, Library};
 use crate::processes::Child;
-use crate::{arrays, lookups, memory, moves, nvml, pools, processes, races, sharing, work};
+use crate::{arrays, graphs, lookups, memory, moves, nvml, pools, processes, races, sharing, work};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -106,6 +106,7 @@ impl Stepper {
                 ..,
             ] => lookups::step(self, words),
             [verb, ..] if verb.starts_with("pool") => pools::step(self, words),
+            [verb, ..] if verb.starts_with("graph") => graphs::step(self, words),
             [verb, ..] if verb.starts_with("array") => arrays::step(self, words),
             [verb, ..] if verb.starts_with("share") => sharing::step(self, words),
             [verb, ..] if verb.starts_with("nvml") => nvml::step(self, words),

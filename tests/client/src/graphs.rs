@@ -1,0 +1,161 @@
+//! Steps of graphs that allocate memory, on a stream of their own.
+
+use crate::answer::Answer;
+use crate::memory::call;
+use crate::native::Library;
+use crate::steps::{Stepper, number};
+
+/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
+const RESERVED_CURRENT: u64 = 2;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const AUTO_FREE: u64 = 1;
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`. 120 bytes.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct AllocParams {
+    kind: u32,
+    handle_types: u32,
+    location_kind: u32,
+    location_id: i32,
+    rest: [u64; 9],
+    access: u64,
+    access_count: u64,
+    bytes: u64,
+    address: u64,
+}
+
+/// Does one step of this family.
+pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, String> {
+    match words {
+        // A graph of one allocation on a device, which frees it itself, leaves it to the program, or has it
+        // freed by its next launch: `free`, `keep` or `auto`. `NAME.memory` is its address.
+        ["graph-make", name, device, bytes, ends] => {
+            make(stepper, name, number(device)?, number(bytes)?, ends)
+        }
+        // The same as a stream does it: captured, and instantiated by this symbol.
+        ["graph-capture", name, bytes, symbol] => capture(stepper, name, number(bytes)?, symbol),
+        ["graph-launch", name] => on_stream(stepper, "cuGraphLaunch", name),
+        ["graph-upload", name] => on_stream(stepper, "cuGraphUpload", name),
+        ["graph-destroy", name] => call(stepper, "cuGraphExecDestroy", name, &[]),
+        ["graph-free", name] => {
+            let driver = stepper.driver()?;
+            let stream = stream(stepper, &driver)?;
+            let address = stepper.value(&format!("{name}.memory"))?;
+            Ok(Answer::code(
+                driver.call("cuMemFreeAsync", &[address, stream]),
+            ))
+        }
+        ["graph-wait"] => {
+            let driver = stepper.driver()?;
+            let stream = stream(stepper, &driver)?;
+            Ok(Answer::code(driver.call("cuStreamSynchronize", &[stream])))
+        }
+        ["graph-trim", device] => {
+            let driver = stepper.driver()?;
+            Ok(Answer::code(
+                driver.call("cuDeviceGraphMemTrim", &[number(device)?]),
+            ))
+        }
+        ["graph-reserved", device] => {
+            let driver = stepper.driver()?;
+            let mut bytes = 0u64;
+            let words = [number(device)?, RESERVED_CURRENT, &raw mut bytes as u64];
+            let code = driver.call("cuDeviceGetGraphMemAttribute", &words);
+            Ok(Answer::code(code).number("bytes", bytes))
+        }
+        _ => Err("no such step".into()),
+    }
+}
+
+fn stream(stepper: &mut Stepper, driver: &Library) -> Result<u64, String> {
+    if let Ok(stream) = stepper.value("graph-stream") {
+        return Ok(stream);
+    }
+    let mut stream = 0u64;
+    let code = driver.call("cuStreamCreate", &[&raw mut stream as u64, 1]);
+    if code != Some(0) {
+        return Err(format!("no stream: {code:?}"));
+    }
+    stepper.values.insert("graph-stream".to_owned(), stream);
+    Ok(stream)
+}
+
+fn on_stream(stepper: &mut Stepper, symbol: &str, name: &str) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let stream = stream(stepper, &driver)?;
+    call(stepper, symbol, name, &[stream])
+}
+
+fn make(
+    stepper: &mut Stepper,
+    name: &str,
+    device: u64,
+    bytes: u64,
+    ends: &str,
+) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let (mut graph, mut node, mut freed, mut exec) = (0u64, 0u64, 0u64, crate::steps::POISON);
+    driver.call("cuGraphCreate", &[&raw mut graph as u64, 0]);
+    let mut params = AllocParams {
+        kind: 1,
+        location_kind: 1,
+        location_id: device as i32,
+        bytes,
+        ..AllocParams::default()
+    };
+    let words = [&raw mut node as u64, graph, 0, 0, &raw mut params as u64];
+    let code = driver.call("cuGraphAddMemAllocNode", &words);
+    if code != Some(0) {
+        return Err(format!("no allocation node: {code:?}"));
+    }
+    if ends == "free" {
+        let words = [
+            &raw mut freed as u64,
+            graph,
+            &raw const node as u64,
+            1,
+            params.address,
+        ];
+        let code = driver.call("cuGraphAddMemFreeNode", &words);
+        if code != Some(0) {
+            return Err(format!("no free node: {code:?}"));
+        }
+    }
+    let flags = if ends == "auto" { AUTO_FREE } else { 0 };
+    let words = [&raw mut exec as u64, graph, flags];
+    let code = driver.call("cuGraphInstantiateWithFlags", &words);
+    driver.call("cuGraphDestroy", &[graph]);
+    stepper.values.insert(name.to_owned(), exec);
+    stepper
+        .values
+        .insert(format!("{name}.memory"), params.address);
+    Ok(Answer::code(code).flag("untouched", exec == crate::steps::POISON))
+}
+
+fn capture(stepper: &mut Stepper, name: &str, bytes: u64, symbol: &str) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let stream = stream(stepper, &driver)?;
+    let (mut graph, mut address, mut exec) = (0u64, 0u64, 0u64);
+    driver.call("cuStreamBeginCapture_v2", &[stream, 1]);
+    let allocated = driver.call("cuMemAllocAsync", &[&raw mut address as u64, bytes, stream]);
+    let freed = driver.call("cuMemFreeAsync", &[address, stream]);
+    driver.call("cuStreamEndCapture", &[stream, &raw mut graph as u64]);
+    if (allocated, freed) != (Some(0), Some(0)) {
+        return Err(format!("in the capture: {allocated:?} {freed:?}"));
+    }
+    // `CUDA_GRAPH_INSTANTIATE_PARAMS`: flags (2: uploads), stream of the upload, node, result.
+    let mut params = [2u64, stream, 0, 0];
+    let words = match symbol {
+        "cuGraphInstantiateWithFlags" => vec![0],
+        "cuGraphInstantiateWithParams" | "cuGraphInstantiateWithParams_ptsz" => {
+            vec![params.as_mut_ptr() as u64]
+        }
+        _ => vec![0, 0, 0],
+    };
+    let words = [&[&raw mut exec as u64, graph][..], &words].concat();
+    let code = driver.call(symbol, &words);
+    driver.call("cuGraphDestroy", &[graph]);
+    stepper.values.insert(name.to_owned(), exec);
+    Ok(Answer::code(code))
+}
