@@ -40,7 +40,7 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         ["graph-destroy", name] => call(stepper, "cuGraphExecDestroy", name, &[]),
         ["graph-free", name] => {
             let driver = stepper.driver()?;
-            let stream = stream(stepper, &driver)?;
+            let stream = stream(stepper, &driver);
             let address = stepper.value(&format!("{name}.memory"))?;
             Ok(Answer::code(
                 driver.call("cuMemFreeAsync", &[address, stream]),
@@ -48,7 +48,7 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         }
         ["graph-wait"] => {
             let driver = stepper.driver()?;
-            let stream = stream(stepper, &driver)?;
+            let stream = stream(stepper, &driver);
             Ok(Answer::code(driver.call("cuStreamSynchronize", &[stream])))
         }
         ["graph-trim", device] => {
@@ -68,22 +68,21 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
     }
 }
 
-fn stream(stepper: &mut Stepper, driver: &Library) -> Result<u64, String> {
+/// The stream that graphs run on; the default one where there can be none.
+fn stream(stepper: &mut Stepper, driver: &Library) -> u64 {
     if let Ok(stream) = stepper.value("graph-stream") {
-        return Ok(stream);
+        return stream;
     }
     let mut stream = 0u64;
-    let code = driver.call("cuStreamCreate", &[&raw mut stream as u64, 1]);
-    if code != Some(0) {
-        return Err(format!("no stream: {code:?}"));
+    if driver.call("cuStreamCreate", &[&raw mut stream as u64, 1]) == Some(0) {
+        stepper.values.insert("graph-stream".to_owned(), stream);
     }
-    stepper.values.insert("graph-stream".to_owned(), stream);
-    Ok(stream)
+    stream
 }
 
 fn on_stream(stepper: &mut Stepper, symbol: &str, name: &str) -> Result<Answer, String> {
     let driver = stepper.driver()?;
-    let stream = stream(stepper, &driver)?;
+    let stream = stream(stepper, &driver);
     call(stepper, symbol, name, &[stream])
 }
 
@@ -107,7 +106,8 @@ fn make(
     let words = [&raw mut node as u64, graph, 0, 0, &raw mut params as u64];
     let code = driver.call("cuGraphAddMemAllocNode", &words);
     if code != Some(0) {
-        return Err(format!("no allocation node: {code:?}"));
+        driver.call("cuGraphDestroy", &[graph]);
+        return Ok(Answer::code(code));
     }
     if ends == "free" {
         let words = [
@@ -119,7 +119,8 @@ fn make(
         ];
         let code = driver.call("cuGraphAddMemFreeNode", &words);
         if code != Some(0) {
-            return Err(format!("no free node: {code:?}"));
+            driver.call("cuGraphDestroy", &[graph]);
+            return Ok(Answer::code(code));
         }
     }
     let flags = if ends == "auto" { AUTO_FREE } else { 0 };
@@ -135,7 +136,7 @@ fn make(
 
 fn capture(stepper: &mut Stepper, name: &str, bytes: u64, symbol: &str) -> Result<Answer, String> {
     let driver = stepper.driver()?;
-    let stream = stream(stepper, &driver)?;
+    let stream = stream(stepper, &driver);
     let (mut graph, mut address, mut exec) = (0u64, 0u64, 0u64);
     driver.call("cuStreamBeginCapture_v2", &[stream, 1]);
     let allocated = driver.call("cuMemAllocAsync", &[&raw mut address as u64, bytes, stream]);
