@@ -65,7 +65,7 @@ pub(super) fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
 }
 
 /// What a tenant was promised of a device's time, and what its processes say; the lease and what was
-/// charged are the arbiter's to add, see [`Context::stand`].
+/// charged are the arbiter's to add, see `Context::stand` of `status`.
 fn describe_compute(
     tenant: &Tenant,
     page: Option<&UsagePage>,
