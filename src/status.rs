@@ -152,7 +152,10 @@ fn tenants(status: &Status) -> String {
                         Enforcer::Shim => "shim".to_owned(),
                         Enforcer::Driver => "driver".to_owned(),
                     },
-                    size(device.memory_used_bytes),
+                    match device.is_over_limit {
+                        true => format!("{} (over)", size(device.memory_used_bytes)),
+                        false => size(device.memory_used_bytes),
+                    },
                     device
                         .memory_overhead_bytes
                         .map_or_else(|| "?".to_owned(), size),

@@ -179,3 +179,37 @@ fn a_cap_below_what_the_driver_takes_shows_nothing_free_and_adds_up() {
     program.refused("alloc a 1");
     assert_eq!(node.figure("web", 0, "memory_set_aside_bytes"), 345 * MIB);
 }
+
+// C23
+#[test]
+fn who_holds_more_than_a_cap_that_was_lowered_is_marked_until_it_does_no_more() {
+    let node = Node::with(&Setup {
+        gpu: vec!["--context-overhead", "100MiB"],
+        ..Setup::default()
+    });
+    let mut program = node.ready_stepper("web", "1GiB");
+    let is_over = |node: &Node| {
+        let tenant = node.tenant_status("web").expect("a tenant");
+        tenant["devices"][0]["is_over_limit"] == true
+    };
+    support::eventually("the context is set aside", PATIENCE, || {
+        (program.info() == (924 * MIB, GIB)).then_some(())
+    });
+    program.ok("alloc a 600MiB");
+    assert!(!is_over(&node));
+    assert!(!node.sluice(&["status"]).1.contains("(over)"));
+    // 600 and 100 MiB are more than 650.
+    node.set_memory("web", "650MiB");
+    assert!(is_over(&node));
+    assert!(node.sluice(&["status"]).1.contains("600 MiB (over)"));
+    assert_eq!(program.info(), (0, 650 * MIB));
+    program.ok("nvml-init");
+    for step in ["nvml-memory 0", "nvml-memory-v2 0"] {
+        let memory = program.ok(step);
+        let figures = ["total", "used", "free"].map(|key| number(&memory, key) as u64);
+        assert_eq!(figures, [650 * MIB, 650 * MIB, 0], "{step}");
+    }
+    program.refused("alloc b 1");
+    node.set_memory("web", "700MiB");
+    assert!(!is_over(&node));
+}

@@ -33,29 +33,59 @@ fn an_allocation_beyond_the_quota_is_refused_and_reserves_nothing() {
     assert_eq!(node.figure("web", 0, "last_refused_bytes"), 1);
 }
 
+// C22
 #[test]
 fn every_way_to_allocate_is_refused_with_out_of_memory_and_leaves_its_outputs_alone() {
     let node = Node::start();
     let mut program = node.ready_stepper("web", "64MiB");
+    program.ok("pool-create own 0");
     let asked = [
-        ("alloc a 65MiB", 65 * MIB),
-        ("alloc-v1 a 66MiB", 66 * MIB),
-        ("managed a 67MiB", 67 * MIB),
-        ("pitch a 512 200000 4", 512 * 200_000),
-        ("create a 68MiB device 0", 68 * MIB),
-        ("pool-alloc a 70MiB", 70 * MIB),
+        ("alloc a 65MiB", "cuMemAlloc", 65 * MIB),
+        ("alloc-v1 a 66MiB", "cuMemAlloc", 66 * MIB),
+        ("managed a 67MiB", "cuMemAllocManaged", 67 * MIB),
+        ("pitch a 512 200000 4", "cuMemAllocPitch", 512 * 200_000),
+        ("create a 68MiB device 0", "cuMemCreate", 68 * MIB),
+        ("pool-alloc a 70MiB", "cuMemAllocAsync", 70 * MIB),
+        ("pool-alloc a 4GiB own", "cuMemAllocFromPoolAsync", 4 * GIB),
+        ("array a 4096 2048", "cuArrayCreate", 128 * MIB),
+        ("array-v1 a 4096 2048", "cuArrayCreate", 128 * MIB),
+        ("array-3d a 4096 2048 1 0", "cuArray3DCreate", 128 * MIB),
     ];
-    for (count, (step, bytes)) in (1..).zip(asked) {
+    for (count, (step, function, bytes)) in (1..).zip(asked) {
         program.refused(step);
         assert_eq!(program.used(), 0, "after \"{step}\"");
         let figure = |name| node.figure("web", 0, name);
         assert_eq!(figure("oom_refusals"), count, "after \"{step}\"");
         assert_eq!(figure("last_refused_bytes"), bytes, "after \"{step}\"");
+        let last = serde_json::json!({"function": function, "bytes": bytes});
+        assert_eq!(refusals(&node)["last"], last, "after \"{step}\"");
     }
+    let counted = serde_json::json!({
+        "cuMemAlloc": 2,
+        "cuMemAllocManaged": 1,
+        "cuMemAllocPitch": 1,
+        "cuMemCreate": 1,
+        "cuMemAllocAsync": 1,
+        "cuMemAllocFromPoolAsync": 1,
+        "cuArrayCreate": 2,
+        "cuArray3DCreate": 1,
+    });
+    assert_eq!(refusals(&node)["by_function"], counted);
+    let sizes = serde_json::json!([
+        {"up_to_bytes": 512 * MIB, "count": 9},
+        {"up_to_bytes": 4 * GIB, "count": 1},
+    ]);
+    assert_eq!(refusals(&node)["by_size"], sizes);
     let error = program.ok("error 2");
     assert_eq!(error["name"], "CUDA_ERROR_OUT_OF_MEMORY");
     assert_ne!(error["sentence"], "");
     assert_eq!(node.hardware.truth(0), 0);
+}
+
+/// What the status says of refusals to `web` on its first device.
+fn refusals(node: &Node) -> serde_json::Value {
+    let tenant = node.tenant_status("web").expect("a tenant");
+    tenant["devices"][0]["refusals"].clone()
 }
 
 #[test]

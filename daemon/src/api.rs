@@ -5,6 +5,7 @@
 use crate::arbiter::Class;
 use crate::terms::{TermsError, Wanted};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Body of `GET /v1/status`: everything at one instant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -130,12 +131,18 @@ pub struct TenantDeviceInfo {
     pub memory_limit_bytes: u64,
     /// What its processes hold together, in bytes.
     pub memory_used_bytes: u64,
+    /// Whether that and what is set aside is more than the cap.
+    #[serde(default)]
+    pub is_over_limit: bool,
     /// Most that they ever held together, in bytes.
     pub memory_peak_bytes: u64,
     /// Requests refused because of the cap.
     pub oom_refusals: u64,
     /// Size of the last refused request, in bytes.
     pub last_refused_bytes: u64,
+    /// What was refused, by function and by size, and the last of it.
+    #[serde(default)]
+    pub refusals: RefusalsInfo,
     /// What its processes hold by NVML's account, in bytes; absent where NVML is silent.
     #[serde(default)]
     pub memory_truth_bytes: Option<u64>,
@@ -151,6 +158,35 @@ pub struct TenantDeviceInfo {
     /// Its share of the device's time.
     #[serde(default)]
     pub compute: ComputeInfo,
+}
+
+/// Requests refused because of the cap.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalsInfo {
+    /// How many, by the function that asked; only those that were refused.
+    pub by_function: BTreeMap<String, u32>,
+    /// How many, by size; only sizes that were refused.
+    pub by_size: Vec<RefusedSize>,
+    /// The last one.
+    pub last: Option<LastRefusal>,
+}
+
+/// Refused requests of about one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedSize {
+    /// Largest size that counts here, in bytes; absent: all above the size before.
+    pub up_to_bytes: Option<u64>,
+    /// How many.
+    pub count: u32,
+}
+
+/// A refused request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRefusal {
+    /// The function that asked.
+    pub function: String,
+    /// What it asked for, in bytes.
+    pub bytes: u64,
 }
 
 /// Who holds a tenant to its cap.

@@ -8,9 +8,10 @@
 
 use crate::devices::{Watch, held_by};
 use crate::native::Native;
+use crate::quota::Size;
 use crate::state::Shared;
 use ffi::sync::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,11 +65,42 @@ impl Audit {
 
     /// Runs until the daemon stops.
     pub(crate) fn run(self) {
+        let mut over = BTreeSet::new();
         while !self.shared.is_stopping() {
             self.runtime.block_on(self.native.settle());
             self.look();
+            self.tell_over(&mut over);
             std::thread::park_timeout(PERIOD);
         }
+    }
+
+    /// Says once of each tenant that has come to hold more than its cap, and once when it does no more.
+    fn tell_over(&self, former: &mut BTreeSet<(u64, usize)>) {
+        let state = self.shared.state();
+        let mut now = BTreeSet::new();
+        for tenant in state.registry.tenants() {
+            let Some(pages) = state.pages.get(&tenant.id) else {
+                continue;
+            };
+            for (place, share) in tenant.shares.iter().enumerate() {
+                let is_over = pages.is_over_limit(place, share.limit_bytes);
+                let (name, gpu) = (&tenant.name, share.device.index);
+                match (is_over, former.contains(&(tenant.id, place))) {
+                    (true, false) => tracing::warn!(
+                        tenant = name,
+                        gpu,
+                        cap = %Size(share.limit_bytes),
+                        "more is held than the cap allows: nothing more is given, nothing is taken away"
+                    ),
+                    (false, true) => tracing::info!(tenant = name, gpu, "below the cap again"),
+                    _ => {}
+                }
+                if is_over {
+                    now.insert((tenant.id, place));
+                }
+            }
+        }
+        *former = now;
     }
 
     fn look(&self) {

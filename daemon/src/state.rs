@@ -79,6 +79,16 @@ pub(crate) struct Pages {
     owner: Option<OwnedFd>,
 }
 
+impl Pages {
+    /// Whether what is held on device `place`, and what is set aside there, is more than `limit_bytes`.
+    pub(crate) fn is_over_limit(&self, place: usize, limit_bytes: u64) -> bool {
+        let page = self.usage.as_ref().map(Usage::page);
+        let books = page.and_then(|page| ledger::Books::of(page, place));
+        let held = books.map_or(0, |books| ledger::bytes(books.held_units()));
+        held.saturating_add(self.control.is_set_aside(place)) > limit_bytes
+    }
+}
+
 /// What changes, all of it under one lock.
 #[derive(Debug)]
 pub(crate) struct State {

@@ -53,9 +53,15 @@ fn a_status_names_devices_tenants_and_processes() {
                 "uuid": "GPU-00000000-1111-2222-3333-444444444444",
                 "memory_limit_bytes": 2 * GIB,
                 "memory_used_bytes": GIB,
+                "is_over_limit": false,
                 "memory_peak_bytes": GIB,
                 "oom_refusals": 1,
                 "last_refused_bytes": GIB + 1,
+                "refusals": {
+                    "by_function": {"cuMemAlloc": 1},
+                    "by_size": [{"up_to_bytes": 4 * GIB, "count": 1}],
+                    "last": {"function": "cuMemAlloc", "bytes": GIB + 1},
+                },
                 // The stage has devices without NVML.
                 "memory_truth_bytes": null,
                 "memory_overhead_bytes": null,

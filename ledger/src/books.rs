@@ -2,7 +2,9 @@
 
 use crate::tag::{MAX_UNITS, Word};
 use ffi::sync::Ordering;
-use ffi::wire::{Account, AccountEntry, TenantTotal, UsagePage};
+use ffi::wire::{
+    Account, AccountEntry, LastRefused, REFUSED_UP_TO, Refusable, TenantTotal, UsagePage,
+};
 
 /// Where the accounts of one device are.
 pub trait Accounts {
@@ -44,6 +46,27 @@ impl<'p> Books<'p, PageAccounts<'p>> {
             total: page.totals.get(device)?,
             accounts: PageAccounts { page, device },
         })
+    }
+
+    /// Counts a request of `bytes` that was refused to `function` for good.
+    pub fn count_refusal_of(&self, function: Refusable, bytes: u64) {
+        self.count_refusal(bytes);
+        let Some(counts) = self.accounts.page.refusals.get(self.accounts.device) else {
+            return;
+        };
+        let size = REFUSED_UP_TO.iter().position(|most| bytes <= *most);
+        let words = [
+            counts.by_function.get(function.place()),
+            size.and_then(|size| counts.by_size.get(size)),
+        ];
+        for word in words.into_iter().flatten() {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+        let last = LastRefused {
+            place: function.place() as u8,
+            bytes,
+        };
+        counts.last.store(last.pack(), Ordering::Relaxed);
     }
 }
 

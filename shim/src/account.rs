@@ -7,7 +7,7 @@ use crate::pool;
 use crate::session::Seat;
 use crate::vmm;
 use ffi::sync::Ordering;
-use ffi::wire::MAX_DEVICES;
+use ffi::wire::{MAX_DEVICES, Refusable};
 use ledger::{Books, PageAccounts};
 use parking_lot::Mutex;
 
@@ -22,6 +22,7 @@ pub(crate) struct OverCap;
 pub(crate) struct Reservation {
     seat: Seat,
     device: Index,
+    request: Request,
     units: u64,
 }
 
@@ -39,7 +40,11 @@ impl Reservation {
     /// [`OverCap`]: the larger size does not fit; the reservation stands as it was.
     pub(crate) fn adjust(&mut self, units: u64) -> Result<(), OverCap> {
         if let Some(more) = units.checked_sub(self.units) {
-            reserve(self.seat, self.device, ledger::bytes(units), more)?.commit();
+            let request = Request {
+                bytes: ledger::bytes(units),
+                ..self.request
+            };
+            reserve(self.seat, self.device, request, more)?.commit();
         } else {
             release(self.seat, self.device, self.units - units);
         }
@@ -61,7 +66,26 @@ impl Drop for Reservation {
     }
 }
 
-/// Counts a request of `bytes` against the cap of `device`, of which `units` are new.
+/// What a program asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    function: Refusable,
+    bytes: u64,
+}
+
+impl Request {
+    /// `bytes`, asked of `function`.
+    pub(crate) fn of(function: Refusable, bytes: u64) -> Self {
+        Self { function, bytes }
+    }
+
+    /// How much.
+    pub(crate) fn bytes(self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Counts a request against the cap of `device`, of which `units` are new.
 ///
 /// Before it refuses, this process's own pools and graphs give back what they only keep, and the daemon looks once
 /// for processes of the tenant that have died.
@@ -71,7 +95,7 @@ impl Drop for Reservation {
 pub(crate) fn reserve(
     seat: Seat,
     device: Index,
-    bytes: u64,
+    request: Request,
     units: u64,
 ) -> Result<Reservation, OverCap> {
     let is_reserved = try_reserve(seat, device, units)
@@ -83,10 +107,11 @@ pub(crate) fn reserve(
         return Ok(Reservation {
             seat,
             device,
+            request,
             units,
         });
     }
-    count_refusal(seat, device, bytes);
+    count_refusal(seat, device, request);
     Err(OverCap)
 }
 
@@ -95,10 +120,11 @@ pub(crate) fn can_ever_fit(seat: Seat, device: Index, bytes: u64) -> bool {
     ledger::units(bytes) <= ledger::cap_units(room_bytes(seat, device))
 }
 
-/// Counts a request of `bytes` that was refused for good.
-pub(crate) fn count_refusal(seat: Seat, device: Index, bytes: u64) {
+/// Counts a request that was refused for good.
+pub(crate) fn count_refusal(seat: Seat, device: Index, request: Request) {
+    let Request { function, bytes } = request;
     if let Some(books) = books(seat, device) {
-        books.count_refusal(bytes);
+        books.count_refusal_of(function, bytes);
     }
 }
 

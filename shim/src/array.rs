@@ -6,7 +6,7 @@
 //! texels themselves are the charge, which is a little too little. Arrays that defer their mapping, and
 //! sparse ones, take nothing; what is mapped into them is charged by its handle, which they hold.
 
-use crate::account;
+use crate::account::{self, Request};
 use crate::claim::Out;
 use crate::device::Index;
 use crate::memory::{self, Elsewhere};
@@ -17,6 +17,7 @@ use ffi::driver::{
     CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
     CUDA_ARRAY3D_SPARSE, CUarray, CUarrayMapInfo, CUmipmappedArray, CUresult, CUstream,
 };
+use ffi::wire::Refusable;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -50,7 +51,9 @@ pub(crate) fn create(
     forward: impl FnOnce(*mut CUarray, *const CUDA_ARRAY_DESCRIPTOR) -> CUresult,
 ) -> CUresult {
     let shape = Out::claim(wanted.cast_mut()).map(|wanted| flat(&wanted.read()));
-    counted(out, shape, None, || forward(out, wanted))
+    counted(Refusable::ArrayCreate, out, shape, None, || {
+        forward(out, wanted)
+    })
 }
 
 /// `cuArrayCreate` of CUDA 2.
@@ -68,7 +71,9 @@ pub(crate) fn create_v1(
             NumChannels: short.NumChannels,
         })
     });
-    counted(out, shape, None, || forward(out, wanted))
+    counted(Refusable::ArrayCreate, out, shape, None, || {
+        forward(out, wanted)
+    })
 }
 
 /// `cuArray3DCreate`.
@@ -78,7 +83,9 @@ pub(crate) fn create_3d(
     forward: impl FnOnce(*mut CUarray, *const CUDA_ARRAY3D_DESCRIPTOR) -> CUresult,
 ) -> CUresult {
     let shape = Out::claim(wanted.cast_mut()).map(|wanted| wanted.read());
-    counted(out, shape, None, || forward(out, wanted))
+    counted(Refusable::Array3DCreate, out, shape, None, || {
+        forward(out, wanted)
+    })
 }
 
 /// `cuArray3DCreate` of CUDA 2.
@@ -98,7 +105,9 @@ pub(crate) fn create_3d_v1(
             Flags: short.Flags,
         }
     });
-    counted(out, shape, None, || forward(out, wanted))
+    counted(Refusable::Array3DCreate, out, shape, None, || {
+        forward(out, wanted)
+    })
 }
 
 /// `cuMipmappedArrayCreate`.
@@ -109,7 +118,10 @@ pub(crate) fn create_mipmapped(
     forward: impl FnOnce(*mut CUmipmappedArray, *const CUDA_ARRAY3D_DESCRIPTOR, c_uint) -> CUresult,
 ) -> CUresult {
     let shape = Out::claim(wanted.cast_mut()).map(|wanted| wanted.read());
-    counted(out, shape, Some(levels), || forward(out, wanted, levels))
+    let function = Refusable::MipmappedArrayCreate;
+    counted(function, out, shape, Some(levels), || {
+        forward(out, wanted, levels)
+    })
 }
 
 fn flat(wanted: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
@@ -125,6 +137,7 @@ fn flat(wanted: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
 
 /// Creates under a reservation; `levels` for a mipmapped array.
 fn counted<H: Copy + Into<Handle>>(
+    function: Refusable,
     out: *mut H,
     shape: Option<CUDA_ARRAY3D_DESCRIPTOR>,
     levels: Option<c_uint>,
@@ -140,7 +153,12 @@ fn counted<H: Copy + Into<Handle>>(
     };
     let bytes = needed(&shape, levels);
     let units = ledger::units(bytes);
-    let Ok(reservation) = account::reserve(place.seat, place.device, bytes, units) else {
+    let Ok(reservation) = account::reserve(
+        place.seat,
+        place.device,
+        Request::of(function, bytes),
+        units,
+    ) else {
         return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
     };
     let result = forward();

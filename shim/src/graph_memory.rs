@@ -11,7 +11,7 @@
 //!
 //! A launch into a capture makes a node of another graph and takes nothing now.
 
-use crate::account;
+use crate::account::{self, Request};
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::gate;
@@ -21,6 +21,7 @@ use ffi::driver::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUdevice, CUgraph, CUgraphExec,
     CUgraphMem_attribute, CUgraphNode, CUgraphNodeType, CUmemLocationType, CUresult, CUstream,
 };
+use ffi::wire::Refusable;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_ulonglong};
@@ -158,11 +159,15 @@ fn made(
         .iter()
         .find(|need| !account::can_ever_fit(seat, need.device, need.bytes));
     if let Some(need) = too_large {
-        account::count_refusal(seat, need.device, need.bytes);
+        account::count_refusal(
+            seat,
+            need.device,
+            Request::of(Refusable::GraphInstantiate, need.bytes),
+        );
         return OUT_OF_MEMORY;
     }
     let begun = if uploads {
-        match begin_all(seat, &needs) {
+        match begin_all(seat, Refusable::GraphInstantiate, &needs) {
             Some(begun) => begun,
             None => return OUT_OF_MEMORY,
         }
@@ -202,7 +207,13 @@ pub(crate) fn launch(
     forward: impl FnOnce(CUgraphExec, CUstream) -> CUresult,
 ) -> CUresult {
     gate::launch_graph(graph, stream, |graph, stream| {
-        with_memory(graph, stream, Flavour::Legacy, || forward(graph, stream))
+        with_memory(
+            Refusable::GraphLaunch,
+            graph,
+            stream,
+            Flavour::Legacy,
+            || forward(graph, stream),
+        )
     })
 }
 
@@ -213,7 +224,13 @@ pub(crate) fn launch_per_thread(
     forward: impl FnOnce(CUgraphExec, CUstream) -> CUresult,
 ) -> CUresult {
     gate::launch_graph_per_thread(graph, stream, |graph, stream| {
-        with_memory(graph, stream, Flavour::PerThread, || forward(graph, stream))
+        with_memory(
+            Refusable::GraphLaunch,
+            graph,
+            stream,
+            Flavour::PerThread,
+            || forward(graph, stream),
+        )
     })
 }
 
@@ -223,7 +240,13 @@ pub(crate) fn upload(
     stream: CUstream,
     forward: impl FnOnce(CUgraphExec, CUstream) -> CUresult,
 ) -> CUresult {
-    with_memory(graph, stream, Flavour::Legacy, || forward(graph, stream))
+    with_memory(
+        Refusable::GraphUpload,
+        graph,
+        stream,
+        Flavour::Legacy,
+        || forward(graph, stream),
+    )
 }
 
 /// `cuGraphUpload_ptsz`.
@@ -232,7 +255,13 @@ pub(crate) fn upload_per_thread(
     stream: CUstream,
     forward: impl FnOnce(CUgraphExec, CUstream) -> CUresult,
 ) -> CUresult {
-    with_memory(graph, stream, Flavour::PerThread, || forward(graph, stream))
+    with_memory(
+        Refusable::GraphUpload,
+        graph,
+        stream,
+        Flavour::PerThread,
+        || forward(graph, stream),
+    )
 }
 
 /// `cuDeviceGraphMemTrim`.
@@ -258,6 +287,7 @@ pub(crate) fn trim_device(
 
 /// Makes `call`, which takes what the nodes of `graph` need, if that fits.
 fn with_memory(
+    function: Refusable,
     graph: CUgraphExec,
     stream: CUstream,
     flavour: Flavour,
@@ -273,7 +303,7 @@ fn with_memory(
     if pool::is_capturing(flavour, stream) {
         return call();
     }
-    let Some(begun) = begin_all(seat, &needs) else {
+    let Some(begun) = begin_all(seat, function, &needs) else {
         return OUT_OF_MEMORY;
     };
     let result = call();
@@ -282,10 +312,10 @@ fn with_memory(
 }
 
 /// Sets aside what a launch may need on every device. `None`: it does not fit on one.
-fn begin_all(seat: Seat, needs: &[Need]) -> Option<Vec<Begun>> {
+fn begin_all(seat: Seat, function: Refusable, needs: &[Need]) -> Option<Vec<Begun>> {
     let mut begun = Vec::with_capacity(needs.len());
     for need in needs {
-        let Some(set_aside) = begin(seat, need) else {
+        let Some(set_aside) = begin(seat, function, need) else {
             end_all(seat, std::ptr::null_mut(), needs, &begun, false);
             return None;
         };
@@ -312,7 +342,7 @@ struct Begun {
 }
 
 /// Sets aside what a launch may need. `None`: it does not fit.
-fn begin(seat: Seat, need: &Need) -> Option<Begun> {
+fn begin(seat: Seat, function: Refusable, need: &Need) -> Option<Begun> {
     let units = ledger::units(need.bytes);
     let (claimed, growth, trims) = graphs(|all| {
         let known = all.device(need.device, need.ordinal);
@@ -328,7 +358,8 @@ fn begin(seat: Seat, need: &Need) -> Option<Begun> {
     let reserved = if growth == 0 {
         Some(0)
     } else {
-        let reservation = account::reserve(seat, need.device, need.bytes, growth);
+        let reservation =
+            account::reserve(seat, need.device, Request::of(function, need.bytes), growth);
         reservation.ok().map(account::Reservation::commit)
     };
     graphs(|all| {

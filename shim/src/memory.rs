@@ -5,13 +5,14 @@
 //! it may lie elsewhere. Everything here may be called while a stream is captured, so it is arithmetic
 //! and nothing more.
 
-use crate::account::{self, OverCap, Reservation};
+use crate::account::{self, OverCap, Request, Reservation};
 use crate::blocks::{self, Block};
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::pool;
 use crate::session::{self, Seat};
 use ffi::driver::{CUcontext, CUdeviceptr, CUdeviceptr_v1, CUresult};
+use ffi::wire::Refusable;
 use std::ffi::c_uint;
 
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
@@ -81,6 +82,7 @@ fn current_context() -> usize {
 
 /// Allocates under a reservation of `bytes`. `call` asks the driver and says the address.
 fn counted(
+    function: Refusable,
     bytes: u64,
     forward: impl FnOnce() -> CUresult,
     address: impl FnOnce() -> Option<u64>,
@@ -90,8 +92,12 @@ fn counted(
         Err(Elsewhere::Forward) => return forward(),
         Err(Elsewhere::Refuse(code)) => return code,
     };
-    let Ok(reservation) = account::reserve(place.seat, place.device, bytes, ledger::units(bytes))
-    else {
+    let Ok(reservation) = account::reserve(
+        place.seat,
+        place.device,
+        Request::of(function, bytes),
+        ledger::units(bytes),
+    ) else {
         return OUT_OF_MEMORY;
     };
     let result = forward();
@@ -109,11 +115,21 @@ pub(crate) fn alloc(
     bytes: usize,
     forward: impl FnOnce(*mut CUdeviceptr, usize) -> CUresult,
 ) -> CUresult {
+    linear(Refusable::MemAlloc, out, bytes, forward)
+}
+
+fn linear(
+    function: Refusable,
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    forward: impl FnOnce(*mut CUdeviceptr, usize) -> CUresult,
+) -> CUresult {
     // A request for nothing, or to nowhere, is the driver's to refuse.
     if bytes == 0 || out.is_null() {
         return forward(out, bytes);
     }
     counted(
+        function,
         bytes as u64,
         || forward(out, bytes),
         || Out::claim(out).map(|out| out.read()),
@@ -130,6 +146,7 @@ pub(crate) fn alloc_v1(
         return forward(out, bytes);
     }
     counted(
+        Refusable::MemAlloc,
         u64::from(bytes),
         || forward(out, bytes),
         || Out::claim(out).map(|out| u64::from(out.read())),
@@ -143,7 +160,9 @@ pub(crate) fn alloc_managed(
     flags: c_uint,
     forward: impl FnOnce(*mut CUdeviceptr, usize, c_uint) -> CUresult,
 ) -> CUresult {
-    alloc(out, bytes, |out, bytes| forward(out, bytes, flags))
+    linear(Refusable::MemAllocManaged, out, bytes, |out, bytes| {
+        forward(out, bytes, flags)
+    })
 }
 
 /// `cuMemAllocPitch`: charged by the pitch that the driver chose.
@@ -215,9 +234,12 @@ fn pitched<Write: FnOnce(u64, usize)>(
         }
     };
     let least = width.saturating_mul(height);
-    let Ok(mut reservation) =
-        account::reserve(place.seat, place.device, least, ledger::units(least))
-    else {
+    let Ok(mut reservation) = account::reserve(
+        place.seat,
+        place.device,
+        Request::of(Refusable::MemAllocPitch, least),
+        ledger::units(least),
+    ) else {
         return OUT_OF_MEMORY;
     };
     let (result, write) = call(&mut address, &mut row);

@@ -15,7 +15,7 @@ mod charge;
 
 pub(crate) use charge::trim;
 
-use crate::account;
+use crate::account::{self, Request};
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::gate;
@@ -27,6 +27,7 @@ use ffi::driver::{
     CUcontext, CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocationType, CUmemPoolProps,
     CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus,
 };
+use ffi::wire::Refusable;
 use std::ffi::c_int;
 
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
@@ -110,6 +111,10 @@ fn alloc(
     if bytes == 0 || is_capturing(flavour, stream) {
         return forward(out);
     }
+    let function = match pool {
+        Some(_) => Refusable::MemAllocFromPool,
+        None => Refusable::MemAllocAsync,
+    };
     let Some(pool) = pool.or_else(|| current_pool(stream)) else {
         return forward(out);
     };
@@ -121,7 +126,8 @@ fn alloc(
             OUT_OF_MEMORY
         };
     };
-    let Some(begun) = begin(seat, pool, device, bytes as u64) else {
+    let request = Request::of(function, bytes as u64);
+    let Some(begun) = begin(seat, pool, device, request) else {
         return OUT_OF_MEMORY;
     };
     let mut address = 0;
@@ -134,7 +140,7 @@ fn alloc(
         // The stream may have to get to the free first: then a later synchronisation trims.
         give_back(flavour, address, stream);
         trim(seat);
-        account::count_refusal(seat, device, bytes as u64);
+        account::count_refusal(seat, device, request);
         return OUT_OF_MEMORY;
     }
     place.write(address);

@@ -9,7 +9,7 @@
 //! seen: copies of descriptors under other numbers, those that other processes have, and what these have
 //! imported. Such memory is charged to nobody once its maker has let go; an importer never pays.
 
-use crate::account;
+use crate::account::{self, Request};
 use crate::claim::Out;
 use crate::device::{self, Index};
 use crate::session::{self, Seat};
@@ -17,6 +17,7 @@ use ffi::driver::{
     CUarrayMapInfo, CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocationType, CUmemOperationType_enum, CUresult,
 };
+use ffi::wire::Refusable;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulonglong, c_void};
@@ -261,8 +262,12 @@ pub(crate) fn create(
     let Some(device) = device::by_ordinal(seat.pages, ordinal) else {
         return not_ours(seat, ordinal, || forward(out, bytes, properties, flags));
     };
-    let Ok(reservation) = account::reserve(seat, device, bytes as u64, ledger::units(bytes as u64))
-    else {
+    let Ok(reservation) = account::reserve(
+        seat,
+        device,
+        Request::of(Refusable::MemCreate, bytes as u64),
+        ledger::units(bytes as u64),
+    ) else {
         return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
     };
     let result = forward(out, bytes, properties, flags);

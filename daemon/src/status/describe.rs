@@ -1,12 +1,15 @@
 //! Tenants and devices, as clients see them.
 
-use crate::api::{ComputeInfo, Enforcer, ProcessInfo, StrangerInfo, TenantDeviceInfo, TenantInfo};
+use crate::api::{
+    ComputeInfo, Enforcer, LastRefusal, ProcessInfo, RefusalsInfo, RefusedSize, StrangerInfo,
+    TenantDeviceInfo, TenantInfo,
+};
 use crate::devices::{Sample, held_by};
 use crate::process;
 use crate::state::Pages;
 use crate::tenants::{Share, Tenant};
 use ffi::sync::{AtomicU64, Ordering};
-use ffi::wire::{TenantTotal, UsagePage};
+use ffi::wire::{LastRefused, REFUSED_UP_TO, Refusable, Refusals, TenantTotal, UsagePage};
 
 /// A tenant as clients see it, but for its processes' commands, which are not to be had under the lock.
 ///
@@ -28,10 +31,14 @@ pub(super) fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
             index: share.device.index,
             uuid: share.device.uuid.clone(),
             memory_limit_bytes: share.limit_bytes,
+            is_over_limit: pages.is_some_and(|pages| pages.is_over_limit(place, share.limit_bytes)),
             memory_used_bytes: books.map_or(0, |books| bytes(books.held_units())),
             memory_peak_bytes: books.map_or(0, |books| bytes(books.peak_units())),
             oom_refusals: count(|total| &total.refusals),
             last_refused_bytes: count(|total| &total.last_refused_bytes),
+            refusals: page
+                .and_then(|page| page.refusals.get(place))
+                .map_or_else(RefusalsInfo::default, refusals),
             memory_truth_bytes: None,
             memory_overhead_bytes: None,
             enforced_by: match pages {
@@ -61,6 +68,37 @@ pub(super) fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
         processes: processes.collect(),
         container: tenant.container.as_ref().map(|it| it.info.clone()),
         is_paused: tenant.is_paused,
+    }
+}
+
+/// What was refused, as the tenant's processes say.
+fn refusals(page: &Refusals) -> RefusalsInfo {
+    let function = |place: usize| {
+        let known = Refusable::at(place);
+        known.map_or("other", Refusable::name).to_owned()
+    };
+    let counts = page.by_function.iter().enumerate();
+    let by_function = counts
+        .map(|(place, count)| (function(place), count.load(Ordering::Relaxed)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let sizes = REFUSED_UP_TO.iter().zip(&page.by_size);
+    let by_size = sizes
+        .map(|(most, count)| RefusedSize {
+            up_to_bytes: (*most != u64::MAX).then_some(*most),
+            count: count.load(Ordering::Relaxed),
+        })
+        .filter(|size| size.count > 0)
+        .collect();
+    let last = page.last.load(Ordering::Relaxed);
+    let last = (last != 0).then(|| LastRefused::unpack(last));
+    RefusalsInfo {
+        by_function,
+        by_size,
+        last: last.map(|last| LastRefusal {
+            function: function(usize::from(last.place)),
+            bytes: last.bytes,
+        }),
     }
 }
 

@@ -451,7 +451,9 @@ fn client(folder: &Path) {
                 let slot = done.reply.slot;
                 let outcome = if order == "reserve" {
                     let reserved = books.reserve(slot, units, ledger::cap_units(limit));
-                    let counted = reserved.inspect_err(|_| books.count_refusal(asked_bytes));
+                    let counted = reserved.inspect_err(|_| {
+                        books.count_refusal_of(ffi::wire::Refusable::MemAlloc, asked_bytes)
+                    });
                     counted.is_ok()
                 } else {
                     books.release(slot, units);

@@ -13,12 +13,14 @@
 
 mod control;
 mod message;
+mod refusal;
 mod usage;
 
 pub use control::{ControlPage, DeviceControl, Lease, lease_state};
 pub use message::{
     ATTACH_BYTES, AttachReply, AttachRequest, MESSAGE_MAGIC, Token, attach_flags, attach_status,
 };
+pub use refusal::{LastRefused, REFUSED_UP_TO, Refusable, Refusals};
 pub use usage::{
     Account, AccountEntry, DeviceMoved, DeviceUsage, DeviceWork, SlotHeader, TenantTotal,
     UsagePage, UsageSlot, slot_state,
@@ -39,7 +41,7 @@ pub const UNIT_BYTES: u64 = 512;
 pub const PAGE_MAGIC: u64 = u64::from_le_bytes(*b"SLUICEpg");
 
 /// Layout of everything behind the header. Raised whenever a field moves or changes its meaning.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// Folder under the runtime folder that is mounted into containers.
 pub const SOCKET_FOLDER: &str = "socket";

@@ -2,7 +2,7 @@
 //!
 //! How the words are used is the crate `ledger`; here is only their layout.
 
-use super::{MAX_DEVICES, MAX_SLOTS, PageHeader};
+use super::{MAX_DEVICES, MAX_SLOTS, PageHeader, Refusals};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Written by the tenant's processes, read by the daemon as untrusted input.
@@ -13,6 +13,8 @@ pub struct UsagePage {
     pub header: PageHeader,
     /// The tenant's sums, one for each device, in the control page's order.
     pub totals: [TenantTotal; MAX_DEVICES],
+    /// What was refused, in the same order.
+    pub refusals: [Refusals; MAX_DEVICES],
     /// One slot for each attached process.
     pub slots: [UsageSlot; MAX_SLOTS],
 }
@@ -152,5 +154,5 @@ const _: () = {
     assert!(size_of::<DeviceMoved>() == 32);
     assert!(size_of::<UsageSlot>() == 64 + MAX_DEVICES * 160);
     assert!(offset_of!(UsagePage, totals) == 64);
-    assert!(offset_of!(UsagePage, slots) == 64 + MAX_DEVICES * 64);
+    assert!(offset_of!(UsagePage, slots) == 64 + MAX_DEVICES * (64 + 128));
 };

@@ -1,6 +1,6 @@
 //! What is charged for pools: set aside before a call, settled after it, looked at again after others.
 
-use crate::account;
+use crate::account::{self, Request};
 use crate::device::Index;
 use crate::session::Seat;
 use ffi::driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult};
@@ -108,9 +108,14 @@ pub(super) struct Begun {
 }
 
 /// Sets aside what the pool may need. `None`: it does not fit.
-pub(super) fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -> Option<Begun> {
+pub(super) fn begin(
+    seat: Seat,
+    pool: CUmemoryPool,
+    device: Index,
+    request: Request,
+) -> Option<Begun> {
     IS_USED.store(true, Ordering::Relaxed);
-    let units = ledger::units(bytes);
+    let units = ledger::units(request.bytes());
     let claimed = pools(|all| {
         let known = all
             .pools
@@ -130,7 +135,7 @@ pub(super) fn begin(seat: Seat, pool: CUmemoryPool, device: Index, bytes: u64) -
             step => needed.max(step),
         },
     };
-    let reservation = account::reserve(seat, device, bytes, growth);
+    let reservation = account::reserve(seat, device, request, growth);
     let reserved = reservation.ok().map(account::Reservation::commit);
     pools(|all| {
         if let Some(known) = all.pools.get_mut(&(pool as usize)) {
