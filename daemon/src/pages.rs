@@ -221,6 +221,9 @@ impl Control {
         lease.expires_ns.store(new.expires_ns, Ordering::Relaxed);
         lease.backlog_ns.store(new.backlog_ns, Ordering::Relaxed);
         lease.least_units.store(new.least_units, Ordering::Relaxed);
+        lease
+            .ceiling_permille
+            .store(new.ceiling_permille, Ordering::Relaxed);
         if lease.rate_ppm.load(Ordering::Relaxed) != new.rate_ppm {
             let sequence = lease.sequence.load(Ordering::Relaxed);
             lease
@@ -289,6 +292,8 @@ pub(crate) struct Lease {
     pub(crate) backlog_ns: u64,
     /// Launches that may be in flight whatever they take.
     pub(crate) least_units: u32,
+    /// What it may have at most, in permille.
+    pub(crate) ceiling_permille: u32,
     /// What part of its time the device gives it now, in millionths.
     pub(crate) rate_ppm: u32,
     /// Since when.

@@ -467,6 +467,7 @@ impl Device {
                     expires_ns,
                     backlog_ns,
                     least_units,
+                    ceiling_permille: claim.terms.ceiling_permille,
                     rate_ppm,
                     offered_at_ns: now,
                     offered_ns,

@@ -3,6 +3,7 @@
 //! * [`launch`] and the rest: one policy for each form of launch.
 //! * [`copies`]: copies and fills.
 //! * [`turn`]: the wait for the lease.
+//! * [`bucket`]: a ceiling without a daemon.
 //! * [`flight`]: what is in flight, how it is bounded, and how its end is noticed.
 //! * [`capture`]: whether anything was ever captured.
 //! * [`cost`]: what a unit of work is predicted to take.
@@ -16,6 +17,7 @@
 //! waits, frees and host functions are never held; copies and fills where the daemon says so. Holding delays and never forbids: every wait here is
 //! bounded, except for an operator's pause, which ends with the daemon at the latest.
 
+mod bucket;
 pub(crate) mod capture;
 pub(crate) mod copies;
 mod cost;
@@ -364,12 +366,14 @@ fn in_turn(
     let mut patience = turn::Patience::default();
     let begun = loop {
         turn::wait(place, &mut patience);
+        bucket::wait(place, &mut patience);
         match flight.begin(place, context, stream, unit.key, &patience) {
             Ok(begun) => break begun,
             // What is left of the turn is too short for it.
             Err(spent) => turn::wait_for_next(place, spent, &mut patience),
         }
     };
+    bucket::spend(place, begun.predicted_ns());
     let result = forward();
     flight.launched(place, begun, result == CUresult::CUDA_SUCCESS);
     result

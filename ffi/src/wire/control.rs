@@ -71,8 +71,13 @@ pub struct Lease {
     pub offered_at_ns: AtomicU64,
     /// What the device would have given it until then, had it always had work, in nanoseconds.
     pub offered_ns: AtomicU64,
+    /// What the tenant may have of the device's time at most, in permille; 1000: all of it. Without a
+    /// daemon each process holds to it by itself.
+    pub ceiling_permille: AtomicU32,
     /// Zero.
-    pub reserved_tail: [u64; 2],
+    pub reserved_word: u32,
+    /// Zero.
+    pub reserved_tail: u64,
 }
 
 /// States of [`Lease::word`].

@@ -184,6 +184,13 @@ pub(super) struct Begun {
     start: Option<Arc<Marker>>,
 }
 
+impl Begun {
+    /// What it is predicted to take; nothing where that is not known.
+    pub(super) fn predicted_ns(&self) -> u64 {
+        self.prediction.map_or(0, |known| known.ns)
+    }
+}
+
 impl Flight {
     const fn new() -> Self {
         Self {
@@ -523,7 +530,8 @@ impl State {
             .map_or(0, |lease| lease.expires_ns.load(Ordering::Relaxed));
         let rest_ns = self.remaining_ns();
         let left_ns = expires_ns.saturating_sub(session::monotonic_ns());
-        if rest_ns + unit_ns / 2 <= left_ns {
+        // Without a daemon no turn ends, and none follows.
+        if rest_ns + unit_ns / 2 <= left_ns || !session::is_beating(place.seat.pages.control) {
             return Ok(());
         }
         Err(Spent {
@@ -538,6 +546,7 @@ impl State {
         if at.is_some() {
             self.spare.give_all(begun.start.take());
         }
+        let predicted_ns = begun.predicted_ns();
         let at = at.unwrap_or_else(|| {
             let now_ns = session::monotonic_ns();
             if self.open.len() >= MOST_OPEN {
@@ -560,7 +569,6 @@ impl State {
             self.open.len() - 1
         });
         let batch = self.open.get_mut(at)?;
-        let predicted_ns = begun.prediction.map_or(0, |known| known.ns);
         match batch.members.last_mut() {
             Some(last) if last.key == begun.key => {
                 last.count += 1;

@@ -86,6 +86,14 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    /// The launch waits, from now on if it has not before.
+    pub(super) fn begin(&mut self, work: &DeviceWork) {
+        if self.since.is_none() {
+            self.since = Some(Instant::now());
+            work.held.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= LONGEST)
     }
@@ -122,10 +130,7 @@ fn wait_long(place: Place, patience: &mut Patience, spent: Option<Spent>) {
         return;
     };
     let begin = Instant::now();
-    if patience.since.is_none() {
-        patience.since = Some(begin);
-        work.held.fetch_add(1, Ordering::Relaxed);
-    }
+    patience.begin(work);
     work.waiting.fetch_add(1, Ordering::Relaxed);
     session::ring();
     // Anew each time: the next daemon gives the process another page.
@@ -152,6 +157,13 @@ fn wait_long(place: Place, patience: &mut Patience, spent: Option<Spent>) {
     }
     work.waiting.fetch_sub(1, Ordering::Relaxed);
 }
+/// Sleeps until the lease changes, or `limit` has passed, which is below a second.
+pub(super) fn sleep_at_most(place: Place, limit: Duration) {
+    if let Some(lease) = place.lease() {
+        sleep(lease, place.word(), limit);
+    }
+}
+
 /// Sleeps until the lease changes from `word`, at most `limit`, which is below a second.
 fn sleep(lease: &Lease, word: u32, limit: Duration) {
     let limit = libc::timespec {
