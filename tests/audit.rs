@@ -50,6 +50,7 @@ fn a_process_that_is_no_tenant_s_is_named() {
     assert_eq!(device(&node.status())["strangers"], serde_json::json!([]));
 }
 
+// C80
 #[test]
 fn what_nvml_does_not_say_is_shown_as_unknown_and_never_as_nothing() {
     let mut node = Node::start();
@@ -98,6 +99,7 @@ fn an_nvml_that_hangs_leaves_no_old_number_standing() {
 }
 
 // M1, C44
+// C21
 #[test]
 fn what_no_allocation_explains_is_taken_from_the_cap_in_every_view() {
     let node = Node::with(&Setup {
@@ -131,6 +133,7 @@ fn what_no_allocation_explains_is_taken_from_the_cap_in_every_view() {
     assert!(node.hardware.truth(0) <= GIB);
 }
 
+// C107
 #[test]
 fn what_a_limit_of_a_context_takes_is_taken_from_the_cap() {
     // `CU_LIMIT_MALLOC_HEAP_SIZE`, 8 MiB at first; `CU_LIMIT_STACK_SIZE`, for every thread there can be.
@@ -160,6 +163,7 @@ fn what_a_limit_of_a_context_takes_is_taken_from_the_cap() {
     assert_eq!(node.hardware.truth(0), 0);
 }
 
+// C23
 #[test]
 fn a_cap_below_what_the_driver_takes_shows_nothing_free_and_adds_up() {
     let node = Node::with(&Setup {

@@ -89,6 +89,7 @@ fn numba_compiles_launches_and_sees_the_cap() {
     );
 }
 
+// C78, C109
 #[test]
 fn nvidia_ml_py_sees_the_cap_in_both_forms() {
     with_and_without(
@@ -106,6 +107,7 @@ fn nvidia_ml_py_sees_the_cap_in_both_forms() {
     );
 }
 
+// C109
 #[test]
 fn gpustat_shows_the_cap_as_the_size() {
     with_and_without(
@@ -122,6 +124,7 @@ fn gpustat_shows_the_cap_as_the_size() {
     );
 }
 
+// C109
 #[test]
 fn nvitop_shows_the_cap_as_the_size() {
     with_and_without(
@@ -171,6 +174,7 @@ fn two_programs_of_different_kinds_share_one_cap() {
     assert_eq!(printed.trim(), expected);
 }
 
+// C97
 #[test]
 fn a_program_that_runs_well_hears_nothing_from_us() {
     let node = Node::start();

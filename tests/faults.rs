@@ -17,6 +17,7 @@ fn faulty(node: &Node, faults: &str) -> Stepper {
     program
 }
 
+// C42
 #[test]
 fn a_driver_that_refuses_is_heard_and_nothing_is_charged() {
     let node = Node::start();

@@ -327,6 +327,7 @@ fn four_ranks_set_up_their_buffers_as_nccl_does_and_in_no_time() {
     assert_eq!(assert_exact(&node, "ranks"), 0);
 }
 
+// C108
 #[test]
 fn a_model_server_s_cache_is_its_own_and_what_it_unloads_is_a_sibling_s_at_once() {
     let node = Node::start();

@@ -80,6 +80,7 @@ fn every_symbol_that_a_genuine_driver_exports_is_reached_through_us() {
     }
 }
 
+// C33
 #[test]
 fn every_look_up_of_a_genuine_driver_gives_our_hook_or_the_drivers_own_answer() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -132,6 +133,7 @@ fn without_a_device_a_genuine_driver_answers_what_it_answers_without_us() {
     }
 }
 
+// C38
 #[test]
 fn genuine_cuda_runtimes_answer_the_same_with_and_without_us() {
     let node = Node::start();

@@ -9,6 +9,7 @@ use support::{GIB, MIB, Node, PATIENCE, Stepper, Tenant, eventually, kill};
 /// How soon memory of a dead process must be back.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 
+// C45
 #[test]
 fn memory_of_a_killed_process_can_be_had_at_once_fifty_times() {
     let node = Node::start();
@@ -28,6 +29,7 @@ fn memory_of_a_killed_process_can_be_had_at_once_fifty_times() {
     node.wait_for_used("web", 0, GIVEN_BACK);
 }
 
+// C48
 #[test]
 fn a_zombie_holds_nothing() {
     let node = Node::start();
@@ -41,6 +43,7 @@ fn a_zombie_holds_nothing() {
     node.wait_for_used("web", 900 * MIB, GIVEN_BACK);
 }
 
+// C44
 #[test]
 fn death_in_the_middle_of_a_call_leaves_an_exact_account_and_nobody_waiting() {
     let node = Node::start();
@@ -66,6 +69,7 @@ fn death_in_the_middle_of_a_call_leaves_an_exact_account_and_nobody_waiting() {
     assert_eq!(node.hardware.truth(0), GIB);
 }
 
+// C46
 #[test]
 fn a_forked_child_owns_nothing_and_takes_nothing_with_it() {
     let node = Node::start();
@@ -105,6 +109,7 @@ fn a_child_that_was_forked_before_the_first_call_is_a_process_of_its_own() {
     parent.ok("alloc a 400MiB");
 }
 
+// C47
 #[test]
 fn children_forked_while_other_threads_allocate_never_hang() {
     let node = Node::start();
@@ -121,6 +126,7 @@ fn children_forked_while_other_threads_allocate_never_hang() {
     assert_eq!(parent.used(), 0);
 }
 
+// C49
 #[test]
 fn workers_that_outlive_the_first_process_stay_charged_to_their_container() {
     let node = Node::start();
@@ -159,6 +165,7 @@ fn a_tenant_ends_with_its_program() {
     node.ready_stepper("web", "1GiB").ok("alloc a 1GiB");
 }
 
+// C50
 #[test]
 fn every_process_that_comes_later_is_counted_as_the_first_was() {
     let node = Node::start();
@@ -178,6 +185,7 @@ fn every_process_that_comes_later_is_counted_as_the_first_was() {
     assert_eq!(node.used("web", 0), together.len() as u64 * 256 * MIB);
 }
 
+// C51
 #[test]
 fn more_processes_than_a_tenant_has_slots_may_come_and_go() {
     let node = Node::start();
@@ -227,6 +235,7 @@ fn more_processes_than_a_tenant_has_slots_may_come_and_go() {
     tenant.ready_stepper().ok("alloc a 1GiB");
 }
 
+// C52
 #[test]
 fn two_hundred_processes_attach_at_once_in_under_two_seconds() {
     let node = Node::start();
@@ -264,6 +273,7 @@ fn two_hundred_processes_attach_at_once_in_under_two_seconds() {
     }
 }
 
+// C53
 #[test]
 fn a_neighbours_death_never_changes_ones_own_account() {
     let node = Node::start();

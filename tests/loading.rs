@@ -44,6 +44,7 @@ fn assert_capped(mut program: Stepper, cap: u64, how: &str) {
     assert_eq!(number(&seen, "total") as u64, cap, "{how}");
 }
 
+// C32, C39
 #[test]
 fn every_name_and_every_look_up_leads_to_the_cap() {
     let node = Node::start();
@@ -62,6 +63,7 @@ fn every_name_and_every_look_up_leads_to_the_cap() {
     }
 }
 
+// C33, C43
 #[test]
 fn whatever_version_the_driver_is_the_cap_holds() {
     for version in ["535", "550", "555", "570", "580", "615"] {
@@ -93,6 +95,7 @@ fn a_library_path_that_names_the_true_driver_leads_to_the_cap() {
     }
 }
 
+// C39
 #[test]
 fn a_program_linked_to_the_driver_binds_to_us() {
     let node = Node::start();
@@ -112,6 +115,7 @@ fn a_program_linked_to_the_driver_binds_to_us() {
     }
 }
 
+// C38
 #[test]
 fn python_without_any_package_finds_us_too() {
     let node = Node::start();
@@ -124,6 +128,7 @@ fn python_without_any_package_finds_us_too() {
     }
 }
 
+// C37
 #[test]
 fn a_library_opened_locally_that_opens_the_driver_itself_completes_and_is_counted() {
     let node = Node::start();
@@ -140,6 +145,7 @@ fn a_library_opened_locally_that_opens_the_driver_itself_completes_and_is_counte
     assert_eq!(printed.trim(), format!("{} 2", 64 * MIB));
 }
 
+// C34
 #[test]
 fn threads_that_initialise_together_all_succeed() {
     let node = Node::start();
@@ -154,6 +160,7 @@ fn threads_that_initialise_together_all_succeed() {
     );
 }
 
+// C35
 #[test]
 fn names_that_only_look_like_the_drivers_are_not_ours() {
     let node = Node::start();
@@ -170,6 +177,7 @@ fn names_that_only_look_like_the_drivers_are_not_ours() {
     }
 }
 
+// C41
 #[test]
 fn names_newer_than_any_driver_get_the_drivers_own_answer() {
     let node = Node::start();
@@ -209,6 +217,7 @@ fn number_u64(answer: &serde_json::Value, key: &str) -> u64 {
     answer[key].as_u64().expect("a number")
 }
 
+// C35
 #[test]
 fn an_installed_copy_in_an_odd_place_works_as_the_built_one_does() {
     let node = Node::start();
@@ -249,6 +258,7 @@ fn an_installed_copy_in_an_odd_place_works_as_the_built_one_does() {
     assert_capped(program, GIB, "installed");
 }
 
+// C54
 #[test]
 fn a_new_version_laid_down_under_a_running_program_does_not_disturb_it() {
     let node = Node::start();
@@ -273,6 +283,7 @@ fn a_new_version_laid_down_under_a_running_program_does_not_disturb_it() {
     program.ok("alloc a 1GiB");
 }
 
+// C36
 #[test]
 fn the_libraries_ask_for_no_private_and_no_driver_symbol() {
     for name in [

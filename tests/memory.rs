@@ -107,6 +107,7 @@ fn the_oldest_interface_is_counted_as_the_newest_is() {
     assert_eq!(node.used("web", 0), node.hardware.truth(0));
 }
 
+// C08
 #[test]
 fn a_pointer_that_nobody_handed_out_gets_the_drivers_own_answer() {
     let node = Node::start();
@@ -122,6 +123,7 @@ fn a_pointer_that_nobody_handed_out_gets_the_drivers_own_answer() {
     assert_eq!(node.used("web", 0), 64 * MIB);
 }
 
+// C11
 #[test]
 fn padded_rows_are_charged_as_they_lie_in_memory() {
     let node = Node::start();
@@ -144,6 +146,7 @@ fn padded_rows_are_charged_as_they_lie_in_memory() {
     program.ok(&format!("pitch b 4 {rows} 4"));
 }
 
+// C12
 #[test]
 fn memory_is_freed_on_the_device_that_it_lies_on() {
     let node = Node::with(&Setup {
@@ -171,6 +174,7 @@ fn memory_is_freed_on_the_device_that_it_lies_on() {
     assert_eq!((node.hardware.truth(0), node.hardware.truth(1)), (0, 0));
 }
 
+// C13
 #[test]
 fn of_many_who_race_for_the_last_bytes_never_two_win() {
     let node = Node::start();
@@ -212,6 +216,7 @@ fn of_requests_that_do_not_all_fit_as_many_succeed_as_fit() {
     assert_eq!(number(&answer, "most_holders"), 5, "{answer}");
 }
 
+// C14
 #[test]
 fn the_cap_belongs_to_the_container_and_not_to_each_process() {
     let node = Node::start();
@@ -237,6 +242,7 @@ fn the_cap_belongs_to_the_container_and_not_to_each_process() {
     assert_eq!(tenant["processes"].as_array().map(Vec::len), Some(3));
 }
 
+// C15
 #[test]
 fn page_locked_host_memory_is_not_device_memory() {
     let node = Node::start();
@@ -252,6 +258,7 @@ fn page_locked_host_memory_is_not_device_memory() {
     assert_eq!(program.used(), 200 * MIB);
 }
 
+// C16
 #[test]
 fn managed_memory_counts_in_full_and_is_still_seen_as_managed() {
     let node = Node::start();
@@ -270,6 +277,7 @@ fn managed_memory_counts_in_full_and_is_still_seen_as_managed() {
     program.ok("managed n 200MiB");
 }
 
+// C20
 #[test]
 fn freeing_twice_gives_nothing_back_twice() {
     let node = Node::start();
@@ -297,6 +305,7 @@ fn freeing_twice_gives_nothing_back_twice() {
     assert_eq!(node.hardware.truth(0), 64 * MIB);
 }
 
+// C20
 #[test]
 fn hours_of_allocating_and_freeing_leave_an_exact_account() {
     let node = Node::start();
@@ -320,6 +329,7 @@ fn hours_of_allocating_and_freeing_leave_an_exact_account() {
     assert_eq!(node.hardware.truth(0), 0);
 }
 
+// C96
 #[test]
 fn a_cap_that_is_lowered_below_what_is_used_shows_nothing_free() {
     let node = Node::start();
@@ -343,6 +353,7 @@ fn a_cap_that_is_lowered_below_what_is_used_shows_nothing_free() {
     program.ok("alloc c 1GiB");
 }
 
+// C24
 #[test]
 fn a_cap_is_never_more_than_the_device() {
     let node = Node::with(&Setup {
@@ -358,6 +369,7 @@ fn a_cap_is_never_more_than_the_device() {
     assert_eq!(number(&program.ok("total 0"), "total") as u64, 8 * GIB);
 }
 
+// C25
 #[test]
 fn outputs_that_nobody_asked_for_may_be_null() {
     let node = Node::start();
@@ -387,6 +399,7 @@ fn number_is_set(answer: &serde_json::Value) -> bool {
     !matches!(answer["address"].as_u64(), None | Some(0 | POISON))
 }
 
+// C23
 #[test]
 fn a_cap_smaller_than_a_context_is_shown_as_it_is() {
     let node = Node::with(&Setup {
@@ -404,6 +417,7 @@ fn a_cap_smaller_than_a_context_is_shown_as_it_is() {
     program.refused("alloc a 301MiB");
 }
 
+// C27
 #[test]
 fn after_a_refusal_freeing_and_asking_again_works() {
     let node = Node::start();
@@ -423,6 +437,7 @@ fn after_a_refusal_freeing_and_asking_again_works() {
     );
 }
 
+// C28
 #[test]
 fn what_is_shown_as_free_can_be_had_in_one_piece_and_not_a_byte_more() {
     let node = Node::with(&Setup {
@@ -450,6 +465,7 @@ fn what_is_shown_as_free_can_be_had_in_one_piece_and_not_a_byte_more() {
     }
 }
 
+// C29
 #[test]
 fn fractions_of_the_total_do_not_depend_on_who_starts_first() {
     for order in [["large", "small"], ["small", "large"]] {
@@ -471,6 +487,7 @@ fn fractions_of_the_total_do_not_depend_on_who_starts_first() {
     }
 }
 
+// C31
 #[test]
 fn memory_of_a_child_that_has_ended_is_soon_seen_as_free_without_asking_for_any() {
     let node = Node::start();
@@ -495,6 +512,7 @@ fn memory_of_a_child_that_has_ended_is_soon_seen_as_free_without_asking_for_any(
     }
 }
 
+// C12
 #[test]
 fn a_free_counts_where_the_memory_lies_whatever_device_is_current() {
     let node = Node::with(&Setup {

@@ -5,6 +5,7 @@ mod support;
 use support::stepper::number;
 use support::{GIB, MIB, Node, Setup, Stepper};
 
+// C01
 #[test]
 fn a_handle_is_charged_until_its_last_reference_and_its_last_mapping_are_gone() {
     let node = Node::start();
@@ -47,6 +48,7 @@ fn a_handle_that_is_unmapped_first_is_charged_until_its_release() {
     assert_eq!(node.hardware.truth(0), 0);
 }
 
+// C02
 #[test]
 fn physical_memory_of_the_host_is_not_charged() {
     let node = Node::start();
@@ -61,6 +63,7 @@ fn physical_memory_of_the_host_is_not_charged() {
     with.refused("create d 130MiB device 0");
 }
 
+// C03
 #[test]
 fn a_thread_without_a_context_is_charged_on_the_device_that_it_names() {
     let node = Node::with(&Setup {
@@ -78,6 +81,7 @@ fn a_thread_without_a_context_is_charged_on_the_device_that_it_names() {
     assert_eq!(node.hardware.truth(1), 128 * MIB);
 }
 
+// C04
 #[test]
 fn address_space_is_not_memory() {
     let node = Node::start();
@@ -97,6 +101,7 @@ fn address_space_is_not_memory() {
     assert_eq!(program.used(), 0);
 }
 
+// C05
 #[test]
 fn segments_that_grow_and_shrink_by_chunks_are_charged_chunk_by_chunk() {
     let node = Node::start();
@@ -128,6 +133,7 @@ fn segments_that_grow_and_shrink_by_chunks_are_charged_chunk_by_chunk() {
     assert_eq!(number(&program.ok("read va"), "byte"), 7);
 }
 
+// C06
 #[test]
 fn an_engine_that_sleeps_lends_its_memory_and_wakes_at_the_same_addresses() {
     let node = Node::with(&Setup {
@@ -172,6 +178,7 @@ fn a_handle_that_is_retained_through_its_mapping_is_charged_once_and_until_both_
     assert_eq!(node.hardware.truth(0), 0);
 }
 
+// C18
 #[test]
 fn physical_memory_outlives_the_context_and_linear_memory_does_not() {
     let node = Node::start();
@@ -201,6 +208,7 @@ fn physical_memory_outlives_the_context_and_linear_memory_does_not() {
     assert_eq!(node.used("web", 0), 0);
 }
 
+// C17
 #[test]
 fn a_context_that_is_retained_often_frees_its_memory_with_its_last_release() {
     let node = Node::start();

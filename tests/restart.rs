@@ -18,6 +18,7 @@ const NOT_READY: i64 = 802;
 /// Longest that a first `cuInit` waits for a daemon.
 const WAIT_FOR_DAEMON: Duration = Duration::from_secs(10);
 
+// C77
 #[test]
 fn a_killed_daemon_leaves_programs_running_and_capped_until_the_next_one_takes_over() {
     let mut node = Node::start();
@@ -161,6 +162,7 @@ fn a_first_call_while_the_daemon_restarts_only_takes_longer() {
     }
 }
 
+// C103
 #[test]
 fn a_program_without_a_tenant_is_not_let_through_unlimited() {
     let node = Node::start();

@@ -132,6 +132,7 @@ fn without_a_daemon_it_says_how_to_start_one() {
     }
 }
 
+// C91
 #[test]
 fn every_documented_form_of_a_cap_is_the_size_that_the_program_sees() {
     let node = Node::start();
@@ -158,6 +159,7 @@ fn every_documented_form_of_a_cap_is_the_size_that_the_program_sees() {
     }
 }
 
+// C92
 #[test]
 fn a_cap_that_makes_no_sense_is_refused_by_name_with_what_is_accepted() {
     let node = Node::start();
@@ -225,6 +227,7 @@ fn the_default_name_tells_the_program_and_its_process() {
     assert!(child.wait().expect("our own child").success());
 }
 
+// C84
 #[test]
 fn the_shim_goes_before_what_is_preloaded_already() {
     let node = Node::start();
@@ -236,6 +239,7 @@ fn the_shim_goes_before_what_is_preloaded_already() {
     assert_eq!(printed(&output), format!("{}:libm.so.6", shim().display()));
 }
 
+// C93
 #[test]
 fn a_chosen_gpu_is_the_only_one_that_the_program_sees() {
     let node = Node::with(&Setup {

@@ -395,7 +395,7 @@ fn a_graph_s_launch_waits_for_its_turn_and_is_counted() {
     }
 }
 
-// C60
+// C40, C60
 #[test]
 fn graphs_are_charged_by_what_they_take() {
     let _alone = support::alone();

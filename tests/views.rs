@@ -31,6 +31,7 @@ fn views(program: &mut Stepper, device: u32) -> Vec<(String, u64, u64)> {
     seen
 }
 
+// C26
 #[test]
 fn all_ways_to_ask_for_the_memory_agree_with_the_cap_and_with_one_another() {
     let node = Node::start();
@@ -75,6 +76,7 @@ fn each_device_shows_its_own_cap() {
     }
 }
 
+// C81
 #[test]
 fn what_neighbours_use_is_nobody_elses_business() {
     let node = Node::start();
@@ -134,6 +136,7 @@ fn a_monitor_that_never_calls_cuda_sees_the_cap_and_takes_no_part() {
     assert_eq!(number(&seen, "used") as u64, 2 * GIB);
 }
 
+// C79, C81
 #[test]
 fn a_tenant_sees_its_own_processes_and_nobody_else_s() {
     let node = Node::start();
