@@ -55,6 +55,9 @@ struct Lease {
     /// The cap on each GPU, as for `sluice run`
     #[arg(long, value_name = "SIZE", value_parser = crate::run::memory, allow_hyphen_values = true)]
     memory: String,
+    /// Let its memory lie in the host's where the GPU is full, as for `sluice run`
+    #[arg(long)]
+    memory_overcommit: bool,
     #[command(flatten)]
     compute: ShareArguments,
     /// Prints the flag alone, for $(...)
@@ -115,6 +118,7 @@ pub(crate) fn specification(node: &Node, config: &Config) -> Result<serde_json::
 fn quota(class: &Class) -> Quota {
     Quota {
         memory: Some(class.memory.clone()),
+        memory_overcommit: class.memory_overcommit,
         compute: class.compute.clone(),
         compute_max: class.compute_max.clone(),
         weight: class.weight,
@@ -145,6 +149,7 @@ fn mint(arguments: &Lease) -> Result<Exit> {
     let compute = arguments.compute.request();
     let quota = Quota {
         memory: Some(arguments.memory.clone()),
+        memory_overcommit: arguments.memory_overcommit,
         compute: compute.compute,
         compute_max: compute.compute_max,
         weight: compute.weight,

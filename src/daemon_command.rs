@@ -163,13 +163,15 @@ fn as_toml(config: &Config) -> String {
         .collect();
     format!(
         "[runtime]\ndir = {}\n\n[driver]\nkind = {kind:?}\nlibcuda = {}\nlibnvml = {}\n\n[memory]\n\
-         overcommit_ratio = {:?}\noverhead_reserve_mib = {}\nnative_limits = {}\n\n[compute]\n\
+         overcommit_ratio = {:?}\nhost_budget_mib = {}\noversubscribed_turn_ms = {}\noverhead_reserve_mib = {}\nnative_limits = {}\n\n[compute]\n\
          gate_copies = {}\n\n[containers]\nwithout_daemon = {without_daemon:?}\n\
          runtime = {:?}\nlease_hours = {}\n{classes}\n[log]\nlevel = {:?}\n\n[status]\ngroup = {:?}\n",
         quoted(&config.runtime.dir),
         quoted(&config.driver.libcuda),
         quoted(&config.driver.libnvml),
         config.memory.overcommit_ratio,
+        config.memory.host_budget_mib,
+        config.memory.oversubscribed_turn_ms,
         config.memory.overhead_reserve_mib,
         config.memory.native_limits,
         config.compute.gate_copies,
@@ -189,6 +191,9 @@ fn inline(class: &Class) -> String {
         text("compute_max", &class.compute_max),
         class.weight.map(|weight| format!("weight = {weight}")),
         text("class", &class.class),
+        class
+            .memory_overcommit
+            .then(|| "memory_overcommit = true".to_owned()),
     ];
     let keys: Vec<String> = keys.into_iter().flatten().collect();
     format!("{{ {} }}", keys.join(", "))
@@ -206,6 +211,8 @@ mod tests {
         config.driver.kind = Kind::StandIn;
         config.memory.overcommit_ratio = 1.5;
         config.memory.overhead_reserve_mib = 512;
+        config.memory.host_budget_mib = 4096;
+        config.memory.oversubscribed_turn_ms = 500;
         config.memory.native_limits = false;
         assert_eq!(Config::parse(&as_toml(&config)), Ok(config.clone()));
     }

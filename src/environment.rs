@@ -23,6 +23,10 @@ pub(crate) struct Arguments {
     /// The cap on each GPU, as for `sluice run`
     #[arg(long, value_name = "SIZE", value_parser = crate::run::memory, allow_hyphen_values = true)]
     memory: String,
+    /// Let its memory lie in the host's where the GPU is full: cuMemAlloc gives managed memory then, and
+    /// tenants whose memory does not fit together take long turns
+    #[arg(long)]
+    memory_overcommit: bool,
     /// What to call it [default: shell- and the process id of the owner]
     #[arg(long)]
     name: Option<String>,
@@ -59,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
                 .unwrap_or_else(|| format!("shell-{owner}")),
         ),
         memory: arguments.memory.clone(),
+        memory_overcommit: arguments.memory_overcommit,
         gpus: crate::run::gpus(&arguments.gpu),
         owner_pid: owner,
         container: None,

@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// The cap on each GPU
     #[arg(long, required_unless_present = "quota_from_environment", value_parser = crate::run::memory)]
     memory: Option<String>,
+    /// Lets its memory lie in the host's where a GPU is full
+    #[arg(long)]
+    memory_overcommit: bool,
     #[command(flatten)]
     compute: ShareArguments,
 }
@@ -116,6 +119,7 @@ fn register(arguments: &Arguments, state: &State) -> Result<()> {
     let request = RegisterRequest {
         name: Some(name(&quota, state, &status)),
         memory,
+        memory_overcommit: quota.memory_overcommit,
         gpus: gpus(&variables),
         owner_pid: state.pid,
         container: Some(ContainerInfo {
@@ -157,6 +161,7 @@ fn quota(arguments: &Arguments, variables: &BTreeMap<String, String>) -> Result<
     let compute = arguments.compute.request();
     Ok(Quota {
         memory: arguments.memory.clone(),
+        memory_overcommit: arguments.memory_overcommit,
         compute: compute.compute,
         compute_max: compute.compute_max,
         weight: compute.weight,

@@ -34,6 +34,10 @@ pub(crate) struct Arguments {
     /// The cap on each GPU: 2GiB, 1536MiB, 2G (decimal), 25% of the device, or max
     #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     memory: String,
+    /// Let its memory lie in the host's where the GPU is full: cuMemAlloc gives managed memory then, and
+    /// tenants whose memory does not fit together take long turns
+    #[arg(long)]
+    memory_overcommit: bool,
     /// What to call it [default: the program's name and process id]
     #[arg(long)]
     name: Option<String>,
@@ -73,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
         let tenant = client.register(&RegisterRequest {
             name: Some(name(arguments, program)),
             memory: arguments.memory.clone(),
+            memory_overcommit: arguments.memory_overcommit,
             gpus: gpus(&arguments.gpu),
             owner_pid: std::process::id(),
             container: None,

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub struct Quota {
     /// Cap on memory, for every GPU or by GPU.
     pub memory: Option<String>,
+    /// Whether its memory may lie in the host's where a GPU is full.
+    pub memory_overcommit: bool,
     /// Guaranteed share of GPU time.
     pub compute: Option<String>,
     /// Ceiling of the share.
@@ -68,6 +70,12 @@ impl Quota {
                     .map(drop)
                     .map_err(|error| error.to_string())
             })?,
+            memory_overcommit: checked("SLUICE_MEMORY_OVERCOMMIT", &|text| {
+                flag(text).map(drop).ok_or_else(|| {
+                    "accepted are 1 and true, or 0, false and nothing at all".to_owned()
+                })
+            })?
+            .is_some_and(|text| flag(&text) == Some(true)),
             compute: checked("SLUICE_COMPUTE", &|text| {
                 share(Some(text), None, None, None)
             })?,
@@ -130,11 +138,13 @@ impl Quota {
     /// The quota as options, as `sluice run` and `sluice hook` take them.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
-        pairs(self)
-            .into_iter()
+        let pairs = pairs(self).into_iter();
+        let valued = pairs
+            .filter(|(_, option, _)| *option != OVERCOMMIT)
             .filter_map(|(_, option, value)| Some([option.to_owned(), value?]))
-            .flatten()
-            .collect()
+            .flatten();
+        let flag = self.memory_overcommit.then(|| OVERCOMMIT.to_owned());
+        valued.chain(flag).collect()
     }
 }
 
@@ -149,9 +159,17 @@ pub fn gpus(list: &str) -> Option<Vec<String>> {
     words.iter().all(|word| is_gpu(word)).then_some(words)
 }
 
-fn pairs(quota: &Quota) -> [(&'static str, &'static str, Option<String>); 6] {
+/// The option without a value.
+const OVERCOMMIT: &str = "--memory-overcommit";
+
+fn pairs(quota: &Quota) -> [(&'static str, &'static str, Option<String>); 7] {
     [
         ("SLUICE_MEMORY", "--memory", quota.memory.clone()),
+        (
+            "SLUICE_MEMORY_OVERCOMMIT",
+            OVERCOMMIT,
+            quota.memory_overcommit.then(|| "1".to_owned()),
+        ),
         ("SLUICE_COMPUTE", "--compute", quota.compute.clone()),
         (
             "SLUICE_COMPUTE_MAX",
@@ -166,6 +184,14 @@ fn pairs(quota: &Quota) -> [(&'static str, &'static str, Option<String>); 6] {
         ("SLUICE_CLASS", "--class", quota.class.clone()),
         ("SLUICE_NAME", "--name", quota.name.clone()),
     ]
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match text {
+        "1" | "true" => Some(true),
+        "" | "0" | "false" => Some(false),
+        _ => None,
+    }
 }
 
 fn share(
@@ -201,6 +227,7 @@ mod tests {
     fn a_quota_survives_being_written_and_read() {
         let variables = [
             ("SLUICE_MEMORY", "0:8GiB,1:4GiB"),
+            ("SLUICE_MEMORY_OVERCOMMIT", "1"),
             ("SLUICE_COMPUTE", "30%"),
             ("SLUICE_COMPUTE_MAX", "50%"),
             ("SLUICE_WEIGHT", "7"),

@@ -107,6 +107,9 @@ pub struct TenantInfo {
     /// Whether an operator holds all its launches.
     #[serde(default)]
     pub is_paused: bool,
+    /// Whether its memory may lie in the host's where a device is full.
+    #[serde(default)]
+    pub is_overcommitted: bool,
 }
 
 /// A container, as its engine knows it.
@@ -286,6 +289,9 @@ pub struct RegisterRequest {
     pub name: Option<String>,
     /// Cap on each device, in the forms of [`crate::quota::Request::parse`].
     pub memory: String,
+    /// Whether its memory may lie in the host's where a device is full.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_overcommit: bool,
     /// Which devices; absent: those that `memory` names, else all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<GpuName>>,

@@ -105,6 +105,29 @@ pub struct Settings {
     pub longest_debt: Nanos,
 }
 
+impl Settings {
+    /// The same for a device whose clients hold more than it has: turns of `slice`, however many there are and
+    /// whoever they are of, which short gaps do not end.
+    ///
+    /// At each turn memory comes back from the host, which takes seconds (12 GB: 47 s page by page, less than
+    /// one in bulk), and two working sets that alternate faster than that get nowhere.
+    #[must_use]
+    pub fn oversubscribed(self, slice: Nanos) -> Self {
+        let grace = slice / 100;
+        Self {
+            slice,
+            batch_slice: slice,
+            least_slice: slice,
+            grace: self.grace.max(grace),
+            short_grace: self.short_grace.max(grace),
+            calm: self.calm.max(2 * grace),
+            no_show: self.no_show.max(grace),
+            longest_debt: self.longest_debt.max(4 * slice),
+            ..self
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -144,7 +167,8 @@ pub struct Arbiter {
     busy: u32,
     turn: Option<Turn>,
     is_contended: bool,
-    /// When two clients were last active.
+    /// Whether two clients are active, and when they last were.
+    are_two_active: bool,
     last_contention: Nanos,
     period_begin: Nanos,
     now: Nanos,
@@ -159,10 +183,28 @@ impl Arbiter {
             busy: 0,
             turn: None,
             is_contended: false,
+            are_two_active: false,
             last_contention: 0,
             period_begin: now,
             now,
         }
+    }
+
+    /// How long things take from now on. A turn that goes on ends no later than one that begins now.
+    pub fn set_settings(&mut self, settings: Settings, now: Nanos) {
+        self.pass_time(now);
+        if settings == self.settings {
+            return;
+        }
+        self.settings = settings;
+        if let Some(turn) = self.turn {
+            let until = self.now + self.slice_of(turn.holder);
+            self.turn = Some(Turn {
+                until: turn.until.min(until),
+                ..turn
+            });
+        }
+        self.decide();
     }
 
     /// A client comes, or its terms change; what it owes and is owed stays.
@@ -436,6 +478,10 @@ impl Arbiter {
         if passed == 0 {
             return;
         }
+        if self.are_two_active {
+            // They were until now, however long ago the last event was.
+            self.last_contention = self.now;
+        }
         let busy = u64::from(self.busy);
         for client in self.clients.values_mut() {
             client.offered += passed / (busy - u64::from(client.is_busy) + 1);
@@ -534,7 +580,8 @@ impl Arbiter {
             .values()
             .filter(|client| client.is_active())
             .count();
-        if active >= 2 {
+        self.are_two_active = active >= 2;
+        if self.are_two_active {
             self.is_contended = true;
             self.last_contention = self.now;
         } else if self.now >= self.last_contention + self.settings.calm {

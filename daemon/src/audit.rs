@@ -122,9 +122,14 @@ impl Audit {
                 continue;
             };
             let overhead = truth.saturating_sub(account.used_bytes);
-            let bytes = overhead.max(self.shared.overhead_reserve_bytes);
+            let mut bytes = overhead.max(self.shared.overhead_reserve_bytes);
             let (tenant, place) = *key;
             if let Some(pages) = state.pages.get(&tenant) {
+                let known = state.registry.tenant(tenant);
+                if known.is_some_and(|tenant| tenant.is_overcommitted) && account.used_bytes > 0 {
+                    // NVML does not count what lies in the host's memory: what is left seems too little.
+                    bytes = bytes.max(pages.control.is_set_aside(place));
+                }
                 pages.control.set_aside(place, bytes);
             }
         }

@@ -92,6 +92,11 @@ pub enum Kind {
 pub struct Memory {
     /// Sum of all caps on a device, as a multiple of its size. 1.0: nothing is promised twice.
     pub overcommit_ratio: f64,
+    /// What caps of overcommitted tenants may be more than devices have, all devices together, in MiB; their
+    /// memory may then lie in the host's. 0: nobody is overcommitted.
+    pub host_budget_mib: u64,
+    /// How long a turn is while a device's tenants hold more than it has, in milliseconds.
+    pub oversubscribed_turn_ms: u64,
     /// What is set aside of each tenant's cap at least, in MiB, for contexts and code. More is, where NVML
     /// shows more.
     pub overhead_reserve_mib: u64,
@@ -103,6 +108,8 @@ impl Default for Memory {
     fn default() -> Self {
         Self {
             overcommit_ratio: 1.0,
+            host_budget_mib: 0,
+            oversubscribed_turn_ms: 10_000,
             overhead_reserve_mib: 0,
             native_limits: true,
         }
@@ -174,6 +181,9 @@ pub struct Class {
     pub weight: Option<u32>,
     /// `latency`, `standard` or `batch`.
     pub class: Option<String>,
+    /// Whether its memory may lie in the host's where the device is full.
+    #[serde(default)]
+    pub memory_overcommit: bool,
 }
 
 impl Class {
@@ -224,6 +234,12 @@ impl Default for Status {
 
 /// Largest reserve: more than any device has.
 const MOST_RESERVE_MIB: u64 = 1 << 20;
+
+/// Largest budget: more than any host has.
+const MOST_BUDGET_MIB: u64 = 1 << 30;
+
+/// Turns that make sense: shorter ones move memory more than they work, longer ones look like a hang.
+const OVERSUBSCRIBED_TURNS_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
 /// Where the file is when nobody says: `/etc/sluice/sluice.toml` for root, else
 /// `$XDG_CONFIG_HOME/sluice/sluice.toml`, else `~/.config/sluice/sluice.toml`.
@@ -281,6 +297,20 @@ impl Config {
                 "memory.overhead_reserve_mib is {reserve}; accepted is up to {MOST_RESERVE_MIB}"
             ));
         }
+        let budget = config.memory.host_budget_mib;
+        if budget > MOST_BUDGET_MIB {
+            return Err(format!(
+                "memory.host_budget_mib is {budget}; accepted is up to {MOST_BUDGET_MIB}"
+            ));
+        }
+        let turn = config.memory.oversubscribed_turn_ms;
+        if !OVERSUBSCRIBED_TURNS_MS.contains(&turn) {
+            return Err(format!(
+                "memory.oversubscribed_turn_ms is {turn}; accepted is from {} to {}",
+                OVERSUBSCRIBED_TURNS_MS.start(),
+                OVERSUBSCRIBED_TURNS_MS.end()
+            ));
+        }
         for (name, class) in &config.containers.classes {
             class
                 .check()
@@ -330,7 +360,7 @@ mod tests {
         let keys = uncommented
             .lines()
             .filter(|line| line.contains(" = ") && !line.starts_with('#'));
-        assert_eq!(keys.count(), 15, "a key is missing from the sample");
+        assert_eq!(keys.count(), 17, "a key is missing from the sample");
     }
 
     #[test]

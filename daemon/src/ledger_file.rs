@@ -162,6 +162,7 @@ mod tests {
             next_generation: 4,
             container: None,
             is_paused: true,
+            is_overcommitted: true,
             is_owner_alive: false,
             observers: 0,
         };

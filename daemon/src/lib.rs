@@ -63,6 +63,10 @@ pub struct Settings {
     pub driver: DriverInfo,
     /// Sum of all caps on a device, as a multiple of its size.
     pub overcommit_ratio: f64,
+    /// What all overcommitted tenants' caps may be more than the devices have.
+    pub host_budget_bytes: u64,
+    /// The length of a turn while a device's tenants hold more than it has.
+    pub oversubscribed_turn: std::time::Duration,
     /// What is set aside of each cap at least, for memory that no allocation explains.
     pub overhead_reserve_bytes: u64,
     /// Whether copies and fills wait for their turn as launches do.
@@ -82,6 +86,10 @@ impl Settings {
             runtime_dir,
             driver,
             overcommit_ratio: config.memory.overcommit_ratio,
+            host_budget_bytes: config.memory.host_budget_mib << 20,
+            oversubscribed_turn: std::time::Duration::from_millis(
+                config.memory.oversubscribed_turn_ms,
+            ),
             overhead_reserve_bytes: config.memory.overhead_reserve_mib << 20,
             gates_copies: config.compute.gate_copies,
             native_limits: config.memory.native_limits,

@@ -204,7 +204,7 @@ mod tests {
     use crate::terms::Wanted as Terms;
 
     fn registry(groups: &[Option<&str>]) -> Registry {
-        let mut registry = Registry::new(1.0);
+        let mut registry = Registry::new(1.0, 0);
         registry.set_devices(vec![Device {
             index: 0,
             uuid: "GPU-1".to_owned(),
@@ -223,6 +223,7 @@ mod tests {
             let new = NewTenant {
                 name: None,
                 memory: Request::parse("1GiB").expect("a cap"),
+                is_overcommitted: false,
                 compute: Terms::default(),
                 gpus: None,
                 owner: ProcessId {

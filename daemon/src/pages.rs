@@ -210,6 +210,19 @@ impl Control {
         device.is_some_and(|device| device.is_held_by_driver.load(Ordering::Relaxed) != 0)
     }
 
+    /// Says whether what the tenant allocates may lie in the host's memory, and whether what others do may.
+    pub(crate) fn set_overcommitted(&self, is_overcommitted: bool, others_give_way: bool) {
+        for device in &self.0.page().devices {
+            let words = [
+                (&device.is_overcommitted, is_overcommitted),
+                (&device.others_give_way, others_give_way),
+            ];
+            for (word, is_so) in words {
+                word.store(u32::from(is_so), Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Sets the lease on device `place`, and wakes whoever waits for a change of it.
     pub(crate) fn set_lease(&self, place: usize, new: Lease) {
         let page = self.0.page();
@@ -224,6 +237,9 @@ impl Control {
         lease
             .ceiling_permille
             .store(new.ceiling_permille, Ordering::Relaxed);
+        lease
+            .longest_wait_ms
+            .store(new.longest_wait_ms, Ordering::Relaxed);
         if lease.rate_ppm.load(Ordering::Relaxed) != new.rate_ppm {
             let sequence = lease.sequence.load(Ordering::Relaxed);
             lease
@@ -294,6 +310,8 @@ pub(crate) struct Lease {
     pub(crate) least_units: u32,
     /// What it may have at most, in permille.
     pub(crate) ceiling_permille: u32,
+    /// How long a launch waits at most; zero: two seconds.
+    pub(crate) longest_wait_ms: u32,
     /// What part of its time the device gives it now, in millionths.
     pub(crate) rate_ppm: u32,
     /// Since when.
@@ -418,6 +436,7 @@ mod tests {
             next_generation: 1,
             container: None,
             is_paused: false,
+            is_overcommitted: false,
             is_owner_alive: true,
             observers: 0,
         }

@@ -82,10 +82,15 @@ pub(crate) struct Pages {
 impl Pages {
     /// Whether what is held on device `place`, and what is set aside there, is more than `limit_bytes`.
     pub(crate) fn is_over_limit(&self, place: usize, limit_bytes: u64) -> bool {
+        self.held_bytes(place) > limit_bytes
+    }
+
+    /// What is held on device `place`, and what is set aside there.
+    pub(crate) fn held_bytes(&self, place: usize) -> u64 {
         let page = self.usage.as_ref().map(Usage::page);
         let books = page.and_then(|page| ledger::Books::of(page, place));
         let held = books.map_or(0, |books| ledger::bytes(books.held_units()));
-        held.saturating_add(self.control.is_set_aside(place)) > limit_bytes
+        held.saturating_add(self.control.is_set_aside(place))
     }
 }
 
@@ -123,6 +128,8 @@ pub(crate) struct Shared {
     pub(crate) overhead_reserve_bytes: u64,
     /// Whether copies and fills wait for their turn as launches do.
     gates_copies: bool,
+    /// Whether tenants may be overcommitted.
+    lends_host_memory: bool,
     pub(crate) started: Instant,
 }
 
@@ -142,7 +149,7 @@ impl Shared {
     /// control page at once, and wait for their usage page.
     pub(crate) fn new(settings: &Settings, file: PathBuf) -> io::Result<Self> {
         let boot_id = process::boot_id();
-        let mut registry = Registry::new(settings.overcommit_ratio);
+        let mut registry = Registry::new(settings.overcommit_ratio, settings.host_budget_bytes);
         let mut native = Written::new();
         if let Some(ledger) = ledger_file::read(&file, &boot_id) {
             registry.restore(ledger.tenants, ledger.next_id);
@@ -164,10 +171,11 @@ impl Shared {
             failed: (Mutex::new(None), Notify::new()),
             ledger: Mutex::new(file),
             bells: Bells::new()?,
-            turns: Turns::default(),
+            turns: Turns::new(settings.oversubscribed_turn),
             boot_id,
             overhead_reserve_bytes: settings.overhead_reserve_bytes,
             gates_copies: settings.gates_copies,
+            lends_host_memory: settings.host_budget_bytes > 0,
             started: Instant::now(),
         };
         shared.watch(shared.stop.as_fd(), Watched::Stop)?;
@@ -178,6 +186,7 @@ impl Shared {
     fn new_control(&self, tenant: &Tenant) -> io::Result<Control> {
         let control = Control::create(tenant, monotonic_ns(), self.overhead_reserve_bytes)?;
         control.set_gates_copies(self.gates_copies);
+        control.set_overcommitted(tenant.is_overcommitted, self.lends_host_memory);
         Ok(control)
     }
 

@@ -5,7 +5,7 @@
 mod refusal;
 
 use crate::api::{ContainerInfo, GpuName};
-use crate::arbiter::Terms;
+use crate::arbiter::{Class, Terms};
 use crate::quota::{Memory, Request, Size};
 use crate::terms::{Part, WHOLE_PERMILLE, Wanted};
 use ffi::wire::{MAX_DEVICES, MAX_SLOTS, Token};
@@ -94,6 +94,9 @@ pub struct Tenant {
     /// Whether an operator holds all its launches.
     #[serde(default)]
     pub is_paused: bool,
+    /// Whether its memory may lie in the host's where the device is full.
+    #[serde(default)]
+    pub is_overcommitted: bool,
     /// Whether the owner still lives.
     #[serde(skip)]
     pub is_owner_alive: bool,
@@ -171,6 +174,8 @@ pub struct NewTenant {
     pub name: Option<String>,
     /// Its caps.
     pub memory: Request,
+    /// Whether its memory may lie in the host's where the device is full.
+    pub is_overcommitted: bool,
     /// Its share of GPU time, the same on each device.
     pub compute: Wanted,
     /// Its devices; `None`: those that `memory` names, else all.
@@ -185,21 +190,35 @@ pub struct NewTenant {
     pub nonce: [u8; 16],
 }
 
+/// A cap that is asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    bytes: u64,
+    /// The cap that it takes the place of.
+    instead_of_bytes: u64,
+    is_overcommitted: bool,
+    /// What other devices take of the host's budget by the same request.
+    lent_bytes: u64,
+}
+
 /// All tenants and all devices.
 #[derive(Debug, Clone)]
 pub struct Registry {
     devices: Vec<Device>,
     overcommit_ratio: f64,
+    host_budget_bytes: u64,
     tenants: BTreeMap<u64, Tenant>,
     next_id: u64,
 }
 
 impl Registry {
-    /// A registry without devices or tenants. `overcommit_ratio` is above zero.
-    pub fn new(overcommit_ratio: f64) -> Self {
+    /// A registry without devices or tenants. `overcommit_ratio` is above zero; caps of overcommitted tenants
+    /// may be more than that by `host_budget_bytes`, all devices together.
+    pub fn new(overcommit_ratio: f64, host_budget_bytes: u64) -> Self {
         Self {
             devices: Vec::new(),
             overcommit_ratio,
+            host_budget_bytes,
             tenants: BTreeMap::new(),
             next_id: 1,
         }
@@ -327,10 +346,21 @@ impl Registry {
             return Err(Refusal::NameTaken { name, owner });
         }
         let mut shares = self.shares(&new.memory, new.gpus.as_deref())?;
-        new.compute.terms()?;
+        let class = new.compute.terms()?.class;
+        if new.is_overcommitted {
+            self.check_overcommitment(class)?;
+        }
+        // Devices share the budget, so each is judged with what the ones before it take of that.
+        let mut lent_bytes = 0;
         for share in &mut shares {
             share.compute = new.compute;
-            self.admit(&share.device, share.limit_bytes, 0)?;
+            let asked = Asked {
+                bytes: share.limit_bytes,
+                instead_of_bytes: 0,
+                is_overcommitted: new.is_overcommitted,
+                lent_bytes,
+            };
+            lent_bytes += self.admit(&share.device, asked)?;
             self.admit_time(&share.device, new.compute.guarantee(), 0)?;
         }
         self.next_id = id.saturating_add(1);
@@ -345,6 +375,7 @@ impl Registry {
             next_generation: 1,
             container: new.container,
             is_paused: false,
+            is_overcommitted: new.is_overcommitted,
             is_owner_alive: true,
             observers: 0,
         }))
@@ -364,12 +395,16 @@ impl Registry {
     ) -> Result<&Tenant, Refusal> {
         let tenant = self.named(name)?;
         let id = tenant.id;
+        let is_overcommitted = tenant.is_overcommitted;
         let mut shares = tenant.shares.clone();
         if let Some(memory) = memory {
-            self.change_memory(&mut shares, memory, gpu)?;
+            self.change_memory(&mut shares, memory, gpu, is_overcommitted)?;
         }
         if !compute.is_empty() {
             self.change_time(&mut shares, compute, gpu)?;
+            for share in shares.iter().filter(|_| is_overcommitted) {
+                self.check_overcommitment(share.compute.terms()?.class)?;
+            }
         }
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.shares = shares;
@@ -416,6 +451,7 @@ impl Registry {
         shares: &mut [Share],
         memory: &Request,
         gpu: Option<&GpuName>,
+        is_overcommitted: bool,
     ) -> Result<(), Refusal> {
         let own: Vec<Device> = shares.iter().map(|share| share.device.clone()).collect();
         let mut changes: Vec<(usize, Memory)> = Vec::new();
@@ -436,13 +472,20 @@ impl Registry {
                 ));
             }
         }
+        let mut lent_bytes = 0;
         for (place, memory) in changes {
             let Some(share) = shares.get_mut(place) else {
                 continue;
             };
             let limit_bytes = memory.on(share.device.index, share.device.memory_bytes)?;
             if limit_bytes > share.limit_bytes {
-                self.admit(&share.device, limit_bytes, share.limit_bytes)?;
+                let asked = Asked {
+                    bytes: limit_bytes,
+                    instead_of_bytes: share.limit_bytes,
+                    is_overcommitted,
+                    lent_bytes,
+                };
+                lent_bytes += self.admit(&share.device, asked)?;
             }
             share.limit_bytes = limit_bytes;
         }
@@ -476,31 +519,58 @@ impl Registry {
         })
     }
 
-    /// Whether `asked_bytes` more, in place of `instead_of_bytes`, can be promised on `device`.
-    fn admit(
-        &self,
-        device: &Device,
-        asked_bytes: u64,
-        instead_of_bytes: u64,
-    ) -> Result<(), Refusal> {
-        // Exact up to 2^53 bytes, and a float beyond the largest integer becomes that.
-        let promisable_bytes = (device.memory_bytes as f64 * self.overcommit_ratio) as u64;
-        let others_bytes = self
-            .promised_bytes(&device.uuid)
-            .saturating_sub(instead_of_bytes);
-        let free_bytes = promisable_bytes.saturating_sub(others_bytes);
-        if asked_bytes <= free_bytes {
-            return Ok(());
+    /// Whether a tenant of this class may be overcommitted.
+    fn check_overcommitment(&self, class: Class) -> Result<(), Refusal> {
+        if self.host_budget_bytes == 0 {
+            return Err(Refusal::NoHostBudget);
+        }
+        if class == Class::Latency {
+            return Err(Refusal::OvercommittedLatency);
+        }
+        Ok(())
+    }
+
+    /// Whether a cap can be promised on `device`; says how much more of the host's budget it takes.
+    fn admit(&self, device: &Device, asked: Asked) -> Result<u64, Refusal> {
+        let promisable_bytes = self.promisable_bytes(device);
+        let instead_of_bytes = asked.instead_of_bytes;
+        // What an overcommitted tenant has gives way, so it takes nothing from whoever is not.
+        let fixed_bytes = self.fixed_bytes(&device.uuid);
+        let all_bytes = self.promised_bytes(&device.uuid) - instead_of_bytes;
+        let lent_elsewhere: u64 = self
+            .devices
+            .iter()
+            .filter(|other| other.uuid != device.uuid)
+            .map(|other| self.lent_bytes(other))
+            .sum();
+        let budget_bytes = self
+            .host_budget_bytes
+            .saturating_sub(lent_elsewhere + asked.lent_bytes);
+        let mut free_bytes = promisable_bytes
+            .saturating_add(budget_bytes)
+            .saturating_sub(all_bytes);
+        if !asked.is_overcommitted {
+            let fixed_free = promisable_bytes.saturating_sub(fixed_bytes - instead_of_bytes);
+            free_bytes = free_bytes.min(fixed_free);
+        }
+        if asked.bytes <= free_bytes {
+            let lent_bytes = (all_bytes + asked.bytes).saturating_sub(promisable_bytes);
+            return Ok(lent_bytes.saturating_sub(self.lent_bytes(device)));
         }
         let holders: Vec<String> = self
             .holdings(&device.uuid)
-            .map(|(name, bytes)| format!("{name}: {}", Size(bytes)))
+            .map(|(tenant, bytes)| format!("{}: {}", tenant.name, Size(bytes)))
             .collect();
         Err(Refusal::NoRoom {
             device: device.index,
-            asked_bytes,
+            asked_bytes: asked.bytes,
             free_bytes,
             promisable_bytes,
+            budget: if asked.is_overcommitted {
+                format!(" and {} of the host's memory", Size(self.host_budget_bytes))
+            } else {
+                String::new()
+            },
             holders: if holders.is_empty() {
                 String::new()
             } else {
@@ -509,13 +579,33 @@ impl Registry {
         })
     }
 
+    /// What may be promised of a device without the host's memory.
+    fn promisable_bytes(&self, device: &Device) -> u64 {
+        // Exact up to 2^53 bytes, and a float beyond the largest integer becomes that.
+        (device.memory_bytes as f64 * self.overcommit_ratio) as u64
+    }
+
+    /// Sum of the caps on a device of those that are not overcommitted.
+    fn fixed_bytes(&self, uuid: &str) -> u64 {
+        let fixed = self
+            .holdings(uuid)
+            .filter(|(tenant, _)| !tenant.is_overcommitted);
+        fixed.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+    }
+
+    /// What of the host's budget a device's tenants may take.
+    fn lent_bytes(&self, device: &Device) -> u64 {
+        self.promised_bytes(&device.uuid)
+            .saturating_sub(self.promisable_bytes(device))
+    }
+
     /// Who was promised how much of the device with this UUID.
-    fn holdings<'r>(&'r self, uuid: &'r str) -> impl Iterator<Item = (&'r str, u64)> {
+    fn holdings<'r>(&'r self, uuid: &'r str) -> impl Iterator<Item = (&'r Tenant, u64)> {
         self.tenants().flat_map(move |tenant| {
             let shares = tenant.shares.iter();
             shares
                 .filter(move |share| share.device.uuid == uuid)
-                .map(|share| (tenant.name.as_str(), share.limit_bytes))
+                .map(move |share| (tenant, share.limit_bytes))
         })
     }
 

@@ -75,13 +75,25 @@ pub(crate) struct Standing {
     pub(crate) state: Option<u32>,
 }
 
+/// A launch waits at most this much longer than all others' turns on an oversubscribed device.
+const BEYOND_TURNS: Nanos = 2_000 * MILLISECOND;
+
+/// Longest wait of a launch on an oversubscribed device.
+const LONGEST_WAIT: Nanos = 600_000 * MILLISECOND;
+
 /// All devices' turns.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<BTreeMap<String, Device>>);
+#[derive(Debug)]
+pub(crate) struct Turns {
+    devices: Mutex<BTreeMap<String, Device>>,
+    /// A turn's length while a device's tenants hold more than it has.
+    oversubscribed_turn: Nanos,
+}
 
 #[derive(Debug)]
 struct Device {
     arbiter: Arbiter,
+    /// How long turns are because the device is oversubscribed.
+    turn_length: Option<Nanos>,
     claims: BTreeMap<u64, Claim>,
 }
 
@@ -205,9 +217,17 @@ struct Present<'s> {
 }
 
 impl Turns {
+    /// Of no device yet.
+    pub(crate) fn new(oversubscribed_turn: Duration) -> Self {
+        Self {
+            devices: Mutex::default(),
+            oversubscribed_turn: oversubscribed_turn.as_nanos() as Nanos,
+        }
+    }
+
     /// Looks at everything once; says when to look again without a bell.
     pub(crate) fn pass(&self, state: &Mutex<State>, clock: fn() -> Nanos) -> Option<Nanos> {
-        let mut turns = self.0.lock();
+        let mut turns = self.devices.lock();
         let state = &*state.lock();
         // Only now: it never goes back from one pass to the next.
         let now = clock();
@@ -235,8 +255,11 @@ impl Turns {
             }
             let turn = turns.entry(device.uuid.clone()).or_insert_with(|| Device {
                 arbiter: Arbiter::new(Settings::default(), now),
+                turn_length: None,
                 claims: BTreeMap::new(),
             });
+            turn.turn_length = is_oversubscribed(state, &device.uuid, device.memory_bytes)
+                .then_some(self.oversubscribed_turn);
             let at = turn.pass(present, is_gated, now);
             next = [next, at].into_iter().flatten().min();
             for it in present {
@@ -254,7 +277,7 @@ impl Turns {
 
     /// What a tenant has of a device's time.
     pub(crate) fn standing(&self, tenant: u64, uuid: &str, now: Nanos) -> Standing {
-        let turns = self.0.lock();
+        let turns = self.devices.lock();
         let Some(device) = turns.get(uuid) else {
             return Standing::default();
         };
@@ -268,6 +291,23 @@ impl Turns {
                 state: claim.state,
             })
     }
+}
+
+/// Whether tenants hold more of a device than it has, which is so only where one of them is overcommitted.
+fn is_oversubscribed(state: &State, uuid: &str, memory_bytes: u64) -> bool {
+    let here = || {
+        state.registry.tenants().filter_map(move |tenant| {
+            let mut shares = tenant.shares.iter();
+            let place = shares.position(|share| share.device.uuid == uuid)?;
+            Some((tenant, place))
+        })
+    };
+    let held = |(tenant, place): (&Tenant, usize)| {
+        let pages = state.pages.get(&tenant.id);
+        pages.map_or(0, |pages| pages.held_bytes(place))
+    };
+    here().any(|(tenant, _)| tenant.is_overcommitted)
+        && here().map(held).fold(0, u64::saturating_add) > memory_bytes
 }
 
 /// Whether somebody may have to wait on a device.
@@ -370,6 +410,11 @@ impl Device {
             let at = self.hear(it, is_gated, now);
             next = [next, at].into_iter().flatten().min();
         }
+        let usual = Settings::default();
+        let settings = self
+            .turn_length
+            .map_or(usual, |length| usual.oversubscribed(length));
+        self.arbiter.set_settings(settings, now);
         self.arbiter.advance(now);
         self.write(present, is_gated, now);
         if !is_gated {
@@ -434,6 +479,9 @@ impl Device {
     fn write(&mut self, present: &[Present<'_>], is_gated: bool, now: Nanos) {
         let is_latency = |it: &&Present<'_>| it.terms().class == Class::Latency;
         let has_latency = present.iter().any(|it| is_latency(&it));
+        let longest_wait = self.turn_length.map_or(0, |length| {
+            (BEYOND_TURNS + length * present.len() as u64).min(LONGEST_WAIT)
+        });
         for it in present {
             let id = it.tenant.id;
             let Some(claim) = self.claims.get_mut(&id) else {
@@ -468,6 +516,7 @@ impl Device {
                     backlog_ns,
                     least_units,
                     ceiling_permille: claim.terms.ceiling_permille,
+                    longest_wait_ms: (longest_wait / MILLISECOND) as u32,
                     rate_ppm,
                     offered_at_ns: now,
                     offered_ns,

@@ -2,7 +2,7 @@
 
 mod world;
 
-use daemon::arbiter::{Class, Nanos, Settings, Terms};
+use daemon::arbiter::{Arbiter, Class, ClientId, Lease, Nanos, Settings, Terms};
 use proptest::prelude::*;
 use world::{Load, MS, S, US, World};
 
@@ -70,6 +70,52 @@ fn shares_hold_whatever_the_length_of_kernels() {
         };
         assert!(busy >= least, "{clients:?}: {busy:.3} of the time used");
     }
+}
+
+#[test]
+fn turns_on_an_oversubscribed_device_are_long_and_still_as_promised() {
+    let mut world = World::new(Settings::default().oversubscribed(10 * S));
+    for share in [300, 100] {
+        world.add(weight(share), Load::Endless { unit: MS }, 2 * MS);
+    }
+    world.run(400 * S);
+    let error = error_pp(&world.served(), &[3.0, 1.0]);
+    assert!(error <= 5.0, "{error:.2} pp over 400 seconds");
+}
+
+#[test]
+fn a_turn_on_an_oversubscribed_device_ends_by_its_length_or_a_long_gap_alone() {
+    let (one, other) = (ClientId(1), ClientId(2));
+    let mut arbiter = Arbiter::new(Settings::default().oversubscribed(10 * S), 0);
+    for id in [one, other] {
+        arbiter.set_terms(id, weight(100), 0);
+        arbiter.set_waiting(id, true, 0);
+    }
+    arbiter.advance(0);
+    let holds = |arbiter: &Arbiter, id| matches!(arbiter.lease(id), Lease::Until(_));
+    let (first, second) = if holds(&arbiter, one) {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    assert_eq!(arbiter.lease(first), Lease::Until(10 * S));
+    assert_eq!(arbiter.lease(second), Lease::Hold);
+    arbiter.set_busy(first, true, MS);
+    arbiter.set_waiting(first, false, MS);
+    // A gap of 50 ms is none, though ten turns of the usual length would have passed.
+    arbiter.set_busy(first, false, 200 * MS);
+    arbiter.advance(250 * MS);
+    assert!(holds(&arbiter, first));
+    arbiter.set_busy(first, true, 250 * MS);
+    arbiter.advance(9 * S);
+    assert!(holds(&arbiter, first));
+    arbiter.advance(10 * S);
+    assert!(holds(&arbiter, second));
+    // With enough memory again turns are short at once.
+    arbiter.set_busy(second, true, 10 * S);
+    arbiter.set_waiting(first, true, 11 * S);
+    arbiter.set_settings(Settings::default(), 11 * S);
+    assert_eq!(arbiter.lease(second), Lease::Until(11 * S + 10 * MS));
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn a_status_names_devices_tenants_and_processes() {
             }],
             "container": null,
             "is_paused": false,
+            "is_overcommitted": false,
         })
     );
     let (code, tenant) = stage.http("GET", "/v1/tenants/web", None);

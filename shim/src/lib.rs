@@ -54,6 +54,7 @@ mod lookup;
 mod management;
 mod memory;
 mod neighbours;
+mod overcommit;
 mod pool;
 mod query;
 mod real;

@@ -9,6 +9,7 @@ use crate::account::{self, OverCap, Request, Reservation};
 use crate::blocks::{self, Block};
 use crate::claim::Out;
 use crate::device::{self, Index};
+use crate::overcommit;
 use crate::pool;
 use crate::session::{self, Seat};
 use ffi::driver::{CUcontext, CUdeviceptr, CUdeviceptr_v1, CUresult};
@@ -80,16 +81,17 @@ fn current_context() -> usize {
     }
 }
 
-/// Allocates under a reservation of `bytes`. `call` asks the driver and says the address.
+/// Allocates under a reservation of `bytes`. `forward` asks the driver, `address` says what it gave; there is a
+/// place where it is counted.
 fn counted(
     function: Refusable,
     bytes: u64,
-    forward: impl FnOnce() -> CUresult,
+    forward: impl FnOnce(Option<&Place>) -> CUresult,
     address: impl FnOnce() -> Option<u64>,
 ) -> CUresult {
     let place = match place() {
         Ok(place) => place,
-        Err(Elsewhere::Forward) => return forward(),
+        Err(Elsewhere::Forward) => return forward(None),
         Err(Elsewhere::Refuse(code)) => return code,
     };
     let Ok(reservation) = account::reserve(
@@ -100,7 +102,7 @@ fn counted(
     ) else {
         return OUT_OF_MEMORY;
     };
-    let result = forward();
+    let result = forward(Some(&place));
     if result == SUCCESS
         && let Some(address) = address()
     {
@@ -109,29 +111,33 @@ fn counted(
     result
 }
 
-/// `cuMemAlloc`.
+/// `cuMemAlloc`: managed memory where the tenant is overcommitted.
 pub(crate) fn alloc(
     out: *mut CUdeviceptr,
     bytes: usize,
     forward: impl FnOnce(*mut CUdeviceptr, usize) -> CUresult,
 ) -> CUresult {
-    linear(Refusable::MemAlloc, out, bytes, forward)
+    linear(Refusable::MemAlloc, out, bytes, |place, out, bytes| {
+        place
+            .and_then(|place| overcommit::alloc(place, out, bytes))
+            .unwrap_or_else(|| forward(out, bytes))
+    })
 }
 
 fn linear(
     function: Refusable,
     out: *mut CUdeviceptr,
     bytes: usize,
-    forward: impl FnOnce(*mut CUdeviceptr, usize) -> CUresult,
+    forward: impl FnOnce(Option<&Place>, *mut CUdeviceptr, usize) -> CUresult,
 ) -> CUresult {
     // A request for nothing, or to nowhere, is the driver's to refuse.
     if bytes == 0 || out.is_null() {
-        return forward(out, bytes);
+        return forward(None, out, bytes);
     }
     counted(
         function,
         bytes as u64,
-        || forward(out, bytes),
+        |place| forward(place, out, bytes),
         || Out::claim(out).map(|out| out.read()),
     )
 }
@@ -148,7 +154,7 @@ pub(crate) fn alloc_v1(
     counted(
         Refusable::MemAlloc,
         u64::from(bytes),
-        || forward(out, bytes),
+        |_| forward(out, bytes),
         || Out::claim(out).map(|out| u64::from(out.read())),
     )
 }
@@ -160,7 +166,7 @@ pub(crate) fn alloc_managed(
     flags: c_uint,
     forward: impl FnOnce(*mut CUdeviceptr, usize, c_uint) -> CUresult,
 ) -> CUresult {
-    linear(Refusable::MemAllocManaged, out, bytes, |out, bytes| {
+    linear(Refusable::MemAllocManaged, out, bytes, |_, out, bytes| {
         forward(out, bytes, flags)
     })
 }

@@ -39,6 +39,10 @@ impl View {
         let limit = control.memory_limit_bytes.load(Ordering::Acquire);
         let set_aside = control.set_aside_bytes.load(Ordering::Relaxed);
         let taken = held.saturating_add(set_aside);
+        let real_free = match control.others_give_way.load(Ordering::Relaxed) {
+            0 => real_free,
+            _ => u64::MAX,
+        };
         Self::new(limit, taken, real_total, real_free)
     }
 

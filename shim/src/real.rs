@@ -8,8 +8,8 @@ use crate::discovery;
 use crate::log;
 use ffi::driver::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEM_ALLOC_NODE_PARAMS, CUarray,
-    CUcontext, CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph,
-    CUgraphMem_attribute, CUgraphNode, CUgraphNodeType, CUmemPool_attribute, CUmemoryPool,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent,
+    CUgraph, CUgraphMem_attribute, CUgraphNode, CUgraphNodeType, CUmemPool_attribute, CUmemoryPool,
     CUmipmappedArray, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use ffi::nvml::{nvmlDevice_t, nvmlReturn_t};
@@ -361,6 +361,8 @@ real_functions! {
     Driver cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult;
     Driver cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) -> CUresult;
     Driver cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, is_active: *mut c_int) -> CUresult;
+    Driver cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice) -> CUresult;
+    Driver cuMemAllocManaged(pointer: *mut CUdeviceptr, bytes: usize, flags: c_uint) -> CUresult;
     Driver cuMemFree_v2(pointer: CUdeviceptr) -> CUresult;
     Driver cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult;
     Driver cuMemFreeAsync_ptsz(pointer: CUdeviceptr, stream: CUstream) -> CUresult;

@@ -41,6 +41,7 @@ pub(super) async fn register(
     let new = NewTenant {
         name: request.name,
         memory,
+        is_overcommitted: request.memory_overcommit,
         compute: request.compute.parse().map_err(Refusal::from)?,
         gpus: request.gpus,
         container: container.transpose()?,

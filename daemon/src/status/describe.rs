@@ -68,6 +68,7 @@ pub(super) fn describe(tenant: &Tenant, pages: Option<&Pages>) -> TenantInfo {
         processes: processes.collect(),
         container: tenant.container.as_ref().map(|it| it.info.clone()),
         is_paused: tenant.is_paused,
+        is_overcommitted: tenant.is_overcommitted,
     }
 }
 

@@ -70,7 +70,7 @@ pub enum Refusal {
     /// The promise would be one too many.
     #[error(
         "device {device} cannot promise another {} ({asked_bytes} bytes): {} ({free_bytes} bytes) of \
-         {} are free{holders}", Size(*asked_bytes), Size(*free_bytes), Size(*promisable_bytes)
+         {}{budget} are free{holders}", Size(*asked_bytes), Size(*free_bytes), Size(*promisable_bytes)
     )]
     NoRoom {
         /// Index of the device.
@@ -81,9 +81,23 @@ pub enum Refusal {
         free_bytes: u64,
         /// What may be promised at most.
         promisable_bytes: u64,
+        /// What may be promised beyond that: ` and 8GiB of the host's memory`.
+        budget: String,
         /// Who holds the rest: `; held by a: 2GiB, b: 1GiB`.
         holders: String,
     },
+    /// No memory of the host may be used.
+    #[error(
+        "memory cannot be overcommitted here: the daemon may not use the host's memory; set \
+         memory.host_budget_mib in its configuration to what it may"
+    )]
+    NoHostBudget,
+    /// The two contradict each other.
+    #[error(
+        "an overcommitted tenant cannot be of class latency: its memory may have to come from the host \
+         first; accepted are standard and batch"
+    )]
+    OvercommittedLatency,
     /// No tenant has this name.
     #[error("there is no tenant named \"{name}\"; {}", known_tenants(known))]
     NoSuchTenant {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const GIB: u64 = 1 << 30;
 
 fn registry(devices: u32, overcommit_ratio: f64) -> Registry {
-    let mut registry = Registry::new(overcommit_ratio);
+    let mut registry = Registry::new(overcommit_ratio, 0);
     registry.set_devices(
         (0..devices)
             .map(|index| Device {
@@ -26,6 +26,7 @@ fn tenant(name: &str, memory: &str) -> NewTenant {
     NewTenant {
         name: Some(name.to_owned()),
         memory: Request::parse(memory).expect("a cap"),
+        is_overcommitted: false,
         compute: Wanted::default(),
         gpus: None,
         owner: process(1),

@@ -69,6 +69,8 @@ pub(crate) fn settings(folder: &Path) -> Settings {
             gpu_socket: None,
         },
         overcommit_ratio: 1.0,
+        host_budget_bytes: 0,
+        oversubscribed_turn: Duration::from_secs(10),
         overhead_reserve_bytes: 0,
         gates_copies: false,
         native_limits: true,

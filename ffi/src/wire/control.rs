@@ -46,8 +46,14 @@ pub struct DeviceControl {
     /// 1: the driver holds the cap too, and counts contexts and code itself; a request then has to fit under
     /// the cap alone, without what is set aside.
     pub is_held_by_driver: AtomicU32,
+    /// 1: what `cuMemAlloc` gives is managed memory, which may lie in the host's; see the daemon's
+    /// `memory.host_budget_mib`.
+    pub is_overcommitted: AtomicU32,
+    /// 1: there may be overcommitted tenants on the device. Theirs gives way to whatever is allocated, so what the
+    /// driver calls free is less than what can be had.
+    pub others_give_way: AtomicU32,
     /// Zero.
-    pub reserved: [u32; 5],
+    pub reserved: [u32; 3],
 }
 
 /// The right of one tenant to submit work to one device.
@@ -74,8 +80,8 @@ pub struct Lease {
     /// What the tenant may have of the device's time at most, in permille; 1000: all of it. Without a
     /// daemon each process holds to it by itself.
     pub ceiling_permille: AtomicU32,
-    /// Zero.
-    pub reserved_word: u32,
+    /// How long a launch waits at most before it goes through, in milliseconds; zero: two seconds.
+    pub longest_wait_ms: AtomicU32,
     /// Zero.
     pub reserved_tail: u64,
 }

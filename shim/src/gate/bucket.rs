@@ -144,7 +144,7 @@ fn wait_long(place: Place, patience: &mut Patience) {
             bucket.fill(now_ns, permille);
             bucket.wait_ns(permille)
         };
-        if wait_ns == 0 || patience.is_over() {
+        if wait_ns == 0 || patience.is_over(place) {
             break;
         }
         if !is_counted {

@@ -220,7 +220,7 @@ impl Flight {
         let mut state = self.state.lock();
         let prediction = state.costs.predict(key);
         self.make_room(&mut state, place);
-        if !patience.is_over()
+        if !patience.is_over(place)
             && let Err(spent) = state.check_turn(place, prediction.map_or(0, |known| known.ns))
         {
             // Nothing more comes into the open batch for now: its end is to be noticed.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait of one launch: then it goes through, and what it takes is owed.
 ///
-/// 2 s: longer than any turn of others that the daemon plans; a program whose threads wait for each other
-/// in ways that we cannot see gets on after it.
+/// 2 s: longer than any turn of others that the daemon plans, unless it says so; a program whose threads wait
+/// for each other in ways that we cannot see gets on after it.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// How often a waiting thread looks whether the daemon still lives.
@@ -94,8 +94,17 @@ impl Patience {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= LONGEST)
+    pub(super) fn is_over(&self, place: Place) -> bool {
+        self.since.is_some_and(|since| {
+            let said_ms = place
+                .lease()
+                .map_or(0, |lease| lease.longest_wait_ms.load(Ordering::Relaxed));
+            let longest = match said_ms {
+                0 => LONGEST,
+                ms => Duration::from_millis(ms.into()),
+            };
+            since.elapsed() >= longest
+        })
     }
 }
 
@@ -149,7 +158,7 @@ fn wait_long(place: Place, patience: &mut Patience, spent: Option<Spent>) {
         let is_over = !place.is_gated()
             || !session::is_beating(seat.pages.control)
             || left.is_zero()
-            || (!is_paused && patience.is_over());
+            || (!is_paused && patience.is_over(place));
         if is_over {
             break;
         }
@@ -157,6 +166,7 @@ fn wait_long(place: Place, patience: &mut Patience, spent: Option<Spent>) {
     }
     work.waiting.fetch_sub(1, Ordering::Relaxed);
 }
+
 /// Sleeps until the lease changes, or `limit` has passed, which is below a second.
 pub(super) fn sleep_at_most(place: Place, limit: Duration) {
     if let Some(lease) = place.lease() {
