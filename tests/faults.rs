@@ -60,6 +60,57 @@ fn an_allocation_is_counted_though_the_driver_cannot_say_what_its_pool_has() {
     program.refused("alloc b 1GiB");
 }
 
+// C62, C64
+#[test]
+fn a_ceiling_holds_though_nvml_says_nothing_or_nonsense() {
+    let _alone = support::alone();
+    let mut node = Node::start();
+    for (name, faults) in [
+        (
+            "first",
+            "nvmlDeviceGetProcessUtilization=NVML_ERROR_NOT_FOUND; nvmlDeviceGetUtilizationRates=999; \
+         nvmlDeviceGetComputeRunningProcesses_v3=NVML_ERROR_UNKNOWN",
+        ),
+        ("second", "nvmlDeviceGetComputeRunningProcesses_v3+forever"),
+    ] {
+        node.kill_daemon();
+        node.start_daemon_with(&[("SLUICE_SIM_FAULTS", faults)]);
+        let mut program = node.stepper_with(name, &["--compute-max", "30%"]);
+        program.begin("work-for 3500 1000000 10");
+        std::thread::sleep(Duration::from_secs(1));
+        let (begin, before) = (Instant::now(), node.busy(program.pid()));
+        std::thread::sleep(Duration::from_secs(2));
+        let share =
+            (node.busy(program.pid()) - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+        assert_eq!(
+            number(&program.answer("work-for", Duration::from_secs(30)), "rc"),
+            0
+        );
+        assert!((share - 0.3).abs() <= 0.1, "{faults}: {share}");
+    }
+}
+
+// C43
+#[test]
+fn a_slow_driver_that_lacks_much_only_takes_its_own_time() {
+    let node = Node::start();
+    let faults = "cuInit+2s; cuMemAllocAsync!absent; cuMemAllocFromPoolAsync!absent; cuMemPoolCreate!absent; \
+                  cuMemPoolGetAttribute!absent; cuMemPoolTrimTo!absent; cuGraphMemAllocNodeGetParams!absent; \
+                  cuDeviceGetGraphMemAttribute!absent; cuDeviceGraphMemTrim!absent; cuLaunchKernelEx!absent; \
+                  cuGreenCtxCreate!absent; cuLibraryLoadData!absent; cuKernelGetFunction!absent; \
+                  cuMulticastCreate!absent; cuMemBatchDecompressAsync!absent; cuCheckpointProcessLock!absent; \
+                  cuGraphAddNode_v2!absent; cuDeviceGetUuid_v2!absent; cuArrayGetMemoryRequirements!absent; \
+                  cuStreamGetCtx_v2!absent; cuStreamBatchMemOp_v2!absent";
+    let begin = Instant::now();
+    let mut program = faulty(&node, faults);
+    assert!(begin.elapsed() >= Duration::from_secs(2));
+    program.ok("alloc a 600MiB");
+    program.refused("alloc b 600MiB");
+    program.ok("array c 4096 1024");
+    program.ok("work-launch cuLaunchKernel 1000 10");
+    program.ok("work-wait");
+}
+
 #[test]
 fn a_kill_in_the_middle_of_a_call_gives_everything_back() {
     let node = Node::start();

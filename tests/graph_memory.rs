@@ -56,6 +56,25 @@ fn a_captured_allocation_counts_as_the_graph_s_and_not_as_a_pool_s() {
     }
 }
 
+// C67, C68
+#[test]
+fn beside_a_capture_memory_is_allocated_asked_for_and_refused_without_harm_to_it() {
+    let node = Node::start();
+    let mut with = node.ready_stepper("web", "1GiB");
+    let answer = with.step("graph-beside 64MiB 2GiB");
+    assert_eq!(
+        (number(&answer, "rc"), &answer["untouched"]),
+        (2, &true.into()),
+        "{answer}"
+    );
+    assert_eq!(node.figure("web", 0, "last_refused_bytes"), 2 << 30);
+    let mut without = node.hardware.stepper();
+    without.ok("init");
+    without.ok("context 0");
+    let answer = without.step("graph-beside 64MiB 9GiB");
+    assert_eq!(number(&answer, "rc"), 2, "{answer}");
+}
+
 #[test]
 fn an_upload_takes_what_a_launch_takes() {
     let node = Node::start();

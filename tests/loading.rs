@@ -161,6 +161,25 @@ fn threads_that_initialise_together_all_succeed() {
 }
 
 // C35
+// C34
+#[test]
+fn a_constructor_may_initialise_before_the_program_begins() {
+    let node = Node::start();
+    let tenant = node.tenant("web", "1GiB");
+    let options = ["-shared", "-fPIC", "-ldl"];
+    let early = compile(node.folder(), "early_init.c", "libearly.so", &options);
+    let ours = tenant.variable("LD_PRELOAD");
+    for preload in [
+        format!("{ours}:{}", early.display()),
+        format!("{}:{ours}", early.display()),
+    ] {
+        let mut command = tenant.command(Program::Stepper.path());
+        let program = Stepper::start(command.env("LD_PRELOAD", preload));
+        assert_capped(program, GIB, "early");
+        node.wait_for_used("web", 0, PATIENCE);
+    }
+}
+
 #[test]
 fn names_that_only_look_like_the_drivers_are_not_ours() {
     let node = Node::start();

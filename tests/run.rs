@@ -352,6 +352,32 @@ fn a_daemon_says_what_it_would_do() {
     assert!(printed.contains("kind = \"stand-in\""), "{printed}");
 }
 
+// C55
+#[test]
+fn a_dead_socket_is_replaced_and_a_folder_in_its_place_is_left_and_named() {
+    let mut node = Node::start();
+    node.kill_daemon();
+    for socket in [node.folder().join("status.sock"), node.attach_socket()] {
+        // The killed daemon has left its sockets; the next one takes their place.
+        assert!(socket.exists(), "{}", socket.display());
+        std::fs::remove_file(&socket).expect("a dead socket");
+        std::fs::create_dir(&socket).expect("a folder");
+        std::fs::write(socket.join("kept"), "x").expect("a file");
+        let mut daemon = Command::new(sluice());
+        daemon.args(["daemon", "--device", "stand-in", "--config", "/dev/null"]);
+        daemon.arg("--runtime-dir").arg(node.folder());
+        let output = finish(&mut daemon, PATIENCE);
+        assert!(!output.status.success(), "{output:?}");
+        let said = words(&output);
+        assert!(said.contains(&socket.display().to_string()), "{said}");
+        assert!(socket.join("kept").exists());
+        std::fs::remove_dir_all(&socket).expect("a folder");
+    }
+    node.start_daemon();
+    node.kill_daemon();
+    node.start_daemon();
+}
+
 #[test]
 fn a_second_daemon_in_the_folder_names_the_first() {
     let node = Node::start();

@@ -476,6 +476,42 @@ fn a_share_is_the_container_s_whatever_the_number_of_its_processes() {
     );
 }
 
+// C63
+#[test]
+fn a_flood_of_what_was_never_seen_does_not_go_ahead_of_its_turns() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut program = node.stepper_with("web", &["--weight", "100"]);
+    let mut other = node.stepper_with("other", &["--weight", "300"]);
+    other.begin("work-for 3500 1000000 10");
+    std::thread::sleep(Duration::from_millis(700));
+    // Half a second of work, which a quarter of the device takes two seconds to do. A launch that waits for its
+    // turn holds up its program, so the last one is let through when most are done.
+    let answer = program.ok("work-launch cuLaunchKernel 5000000 100");
+    let took_us = number(&answer, "took_us");
+    assert!(took_us >= 500_000, "all were let through in {took_us} us");
+    assert_eq!(number(&other.answer("work-for", BOUND), "rc"), 0);
+}
+
+// C74
+#[test]
+fn host_functions_keep_their_order_and_number_on_a_shared_device() {
+    let _alone = support::alone();
+    let node = Node::start();
+    let mut program = node.stepper_with("web", &[]);
+    let mut other = node.stepper_with("other", &[]);
+    other.begin("work-for 2000 1000000 10");
+    std::thread::sleep(Duration::from_millis(500));
+    let answer = program.ok("work-host 300 200000");
+    assert_eq!(number(&answer, "ran"), 300, "{answer}");
+    assert_eq!(number(&answer, "out_of_order"), 0, "{answer}");
+    assert!(
+        number(&node.compute("web"), "held") > 0,
+        "nothing was shared"
+    );
+    assert_eq!(number(&other.answer("work-for", BOUND), "rc"), 0);
+}
+
 // C70
 #[test]
 fn while_a_launch_is_held_every_other_call_goes_on() {

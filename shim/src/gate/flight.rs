@@ -122,6 +122,8 @@ struct Batch {
     end: Option<Arc<Marker>>,
     members: Vec<Member>,
     launches: u32,
+    /// Those of them that were never seen before.
+    unknown: u32,
     predicted_ns: u64,
     /// When it began at the earliest, and what the device would have given the tenant by then.
     since_ns: u64,
@@ -137,6 +139,8 @@ struct State {
     /// Without one.
     open: Vec<Batch>,
     launches: u32,
+    /// Those of them that were never seen before.
+    unknown: u32,
     predicted_ns: u64,
     /// When something last ended, or the first of what is in flight began.
     progress: Option<Instant>,
@@ -162,6 +166,12 @@ struct Counters {
     launches: u64,
     longest_ns: u64,
 }
+
+/// Launches in flight of which nobody knows what they take.
+///
+/// 8: enough to keep a device busy with short ones until the first has ended and is known, and of long ones little
+/// enough to be paid back.
+const MOST_UNKNOWN: u32 = 8;
 
 /// One device's.
 pub(super) struct Flight {
@@ -218,6 +228,7 @@ impl Flight {
         patience: &Patience,
     ) -> Result<Begun, Spent> {
         let mut state = self.state.lock();
+        self.wait_to_learn(&mut state, place, key);
         let prediction = state.costs.predict(key);
         self.make_room(&mut state, place);
         if !patience.is_over(place)
@@ -311,6 +322,25 @@ impl Flight {
         drop(state);
         self.start_thread();
         self.begun.notify_one();
+    }
+
+    /// Waits while too much is in flight of which nobody knows what it takes: it may be seconds.
+    fn wait_to_learn(&'static self, state: &mut MutexGuard<'_, State>, place: Place, key: Key) {
+        let is_bounded = || {
+            let lease = place.lease();
+            lease.is_some_and(|lease| lease.backlog_ns.load(Ordering::Relaxed) > 0)
+        };
+        if state.unknown < MOST_UNKNOWN {
+            return;
+        }
+        let deadline = Instant::now() + LONGEST_WAIT;
+        while state.unknown >= MOST_UNKNOWN
+            && state.costs.predict(key).is_none()
+            && is_bounded()
+            && Instant::now() < deadline
+        {
+            let _ = self.ended.wait_until(state, deadline);
+        }
     }
 
     /// Waits while the lease allows no more in flight.
@@ -471,6 +501,7 @@ impl State {
             closed: VecDeque::new(),
             open: Vec::new(),
             launches: 0,
+            unknown: 0,
             predicted_ns: 0,
             progress: None,
             head_since_ns: 0,
@@ -562,6 +593,7 @@ impl State {
                 end: None,
                 members: Vec::new(),
                 launches: 0,
+                unknown: 0,
                 predicted_ns: 0,
                 since_ns: now_ns,
                 offered_ns: place.offered_ns(now_ns),
@@ -580,9 +612,12 @@ impl State {
                 predicted_ns,
             }),
         }
+        let unknown = u32::from(begun.prediction.is_none());
         batch.launches += 1;
+        batch.unknown += unknown;
         batch.predicted_ns += predicted_ns;
         self.launches += 1;
+        self.unknown += unknown;
         self.predicted_ns += predicted_ns;
         self.counters.submitted_ns += predicted_ns;
         self.counters.launches += 1;
@@ -600,6 +635,7 @@ impl State {
     /// A batch has ended, after `taken_ns` where that is known.
     fn end(&mut self, batch: Batch, taken_ns: Option<u64>) {
         self.launches = self.launches.saturating_sub(batch.launches);
+        self.unknown = self.unknown.saturating_sub(batch.unknown);
         self.predicted_ns = self.predicted_ns.saturating_sub(batch.predicted_ns);
         self.counters.retired_ns += batch.predicted_ns;
         if let Some(taken_ns) = taken_ns {

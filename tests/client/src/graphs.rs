@@ -33,6 +33,10 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         ["graph-make", name, device, bytes, ends] => {
             make(stepper, name, number(device)?, number(bytes)?, ends)
         }
+        // What may be done beside a capture, with so much that fits and so much that does not.
+        ["graph-beside", fits, too_much] => {
+            capture_beside(stepper, number(fits)?, number(too_much)?)
+        }
         // The same as a stream does it: captured, and instantiated by this symbol.
         ["graph-capture", name, bytes, symbol] => capture(stepper, name, number(bytes)?, symbol),
         ["graph-launch", name] => on_stream(stepper, "cuGraphLaunch", name),
@@ -132,6 +136,35 @@ fn make(
         .values
         .insert(format!("{name}.memory"), params.address);
     Ok(Answer::code(code).flag("untouched", exec == crate::steps::POISON))
+}
+
+/// What a capture in relaxed mode may do beside its stream: allocate, ask, and be refused.
+fn capture_beside(stepper: &mut Stepper, fits: u64, too_much: u64) -> Result<Answer, String> {
+    const RELAXED: u64 = 2;
+    let driver = stepper.driver()?;
+    let stream = stream(stepper, &driver);
+    let (mut graph, mut exec) = (0u64, 0u64);
+    let (mut plain, mut captured, mut refused) = (0u64, 0u64, crate::steps::POISON);
+    let (mut free, mut total) = (0u64, 0u64);
+    let begun = driver.call("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+    let allocated = driver.call("cuMemAlloc_v2", &[&raw mut plain as u64, fits]);
+    let words = [&raw mut captured as u64, fits, stream];
+    let node = driver.call("cuMemAllocAsync", &words);
+    let words = [&raw mut free as u64, &raw mut total as u64];
+    let asked = driver.call("cuMemGetInfo_v2", &words);
+    let over = driver.call("cuMemAlloc_v2", &[&raw mut refused as u64, too_much]);
+    let freed = driver.call("cuMemFreeAsync", &[captured, stream]);
+    let ended = driver.call("cuStreamEndCapture", &[stream, &raw mut graph as u64]);
+    let words = [&raw mut exec as u64, graph, 0];
+    let made = driver.call("cuGraphInstantiateWithFlags", &words);
+    let launched = driver.call("cuGraphLaunch", &[exec, stream]);
+    driver.call("cuStreamSynchronize", &[stream]);
+    driver.call("cuMemFree_v2", &[plain]);
+    let well = [begun, allocated, node, asked, freed, ended, made, launched];
+    if well != [Some(0); 8] {
+        return Err(format!("{well:?}"));
+    }
+    Ok(Answer::code(over).flag("untouched", refused == crate::steps::POISON))
 }
 
 fn capture(stepper: &mut Stepper, name: &str, bytes: u64, symbol: &str) -> Result<Answer, String> {

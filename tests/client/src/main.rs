@@ -12,6 +12,7 @@
 
 mod answer;
 mod arrays;
+mod bare;
 mod graphs;
 mod lookups;
 mod memory;

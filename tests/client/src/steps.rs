@@ -4,7 +4,9 @@ use crate::Options;
 use crate::answer::Answer;
 use crate::native::{self, Library};
 use crate::processes::Child;
-use crate::{arrays, graphs, lookups, memory, moves, nvml, pools, processes, races, sharing, work};
+use crate::{
+    arrays, bare, graphs, lookups, memory, moves, nvml, pools, processes, races, sharing, work,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -111,6 +113,7 @@ impl Stepper {
             [verb, ..] if verb.starts_with("share") => sharing::step(self, words),
             [verb, ..] if verb.starts_with("nvml") => nvml::step(self, words),
             ["move" | "move-captured", ..] => moves::step(self, words),
+            ["bare", ..] => bare::step(self, words),
             [verb, ..] if verb.starts_with("work") => work::step(self, words),
             _ => match self.general(words)? {
                 Some(answer) => Ok(answer),

@@ -3,6 +3,8 @@
 use crate::answer::Answer;
 use crate::steps::{Stepper, number};
 use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Does one.
@@ -22,6 +24,9 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         ["work-graph", symbol, count] => launch_graph(stepper, symbol, number(count)?),
         // Launches it for so many milliseconds, two of them ahead.
         ["work-graph-for", ms] => graphs(stepper, number(ms)?),
+        // Launches so many kernels, each with a host function behind it, and waits; says how many host
+        // functions have run, and whether in their order.
+        ["work-host", count, ns] => host_functions(stepper, number(count)?, number(ns)?),
         // Launches one kernel on a thread of its own, which may have to wait; and waits for that thread.
         ["work-beside", ns] => {
             let driver = stepper.driver()?;
@@ -157,6 +162,43 @@ fn capture(stepper: &mut Stepper, mode: u64, ns: u64, count: u64) -> Result<Answ
     }
     stepper.values.insert("graph".to_owned(), exec);
     Ok(took(Answer::code(code).number("nodes", nodes), begin))
+}
+
+/// Where host functions note that they have run: how many have, and whether one was out of its order.
+static HOST_FUNCTIONS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+extern "C" fn host_function(number: *mut c_void) {
+    let [count, out_of_order] = &HOST_FUNCTIONS;
+    if count.fetch_add(1, Ordering::Relaxed) != number as u64 {
+        out_of_order.store(1, Ordering::Relaxed);
+    }
+}
+
+fn host_functions(stepper: &mut Stepper, count: u64, ns: u64) -> Result<Answer, String> {
+    HOST_FUNCTIONS
+        .iter()
+        .for_each(|it| it.store(0, Ordering::Relaxed));
+    let driver = stepper.driver()?;
+    let mut stream = 0u64;
+    driver.call("cuStreamCreate", &[&raw mut stream as u64, 1]);
+    let kernel = stepper.kernel(&driver)?;
+    let mut ns = ns;
+    let mut parameters = [&raw mut ns as u64];
+    let parameters = &raw mut parameters as u64;
+    for number in 0..count {
+        let words = [kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0];
+        let launched = driver.call("cuLaunchKernel", &words);
+        let words = [stream, host_function as *const () as u64, number];
+        let behind = driver.call("cuLaunchHostFunc", &words);
+        if (launched, behind) != (Some(0), Some(0)) {
+            return Err(format!("{launched:?} {behind:?}"));
+        }
+    }
+    let code = driver.call("cuStreamSynchronize", &[stream]);
+    let [ran, out_of_order] = &HOST_FUNCTIONS;
+    Ok(Answer::code(code)
+        .number("ran", ran.load(Ordering::Relaxed))
+        .number("out_of_order", out_of_order.load(Ordering::Relaxed)))
 }
 
 fn launch_graph(stepper: &mut Stepper, symbol: &str, count: u64) -> Result<Answer, String> {
