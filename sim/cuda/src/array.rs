@@ -233,6 +233,11 @@ pub(crate) struct Mipmap {
 }
 
 impl Array {
+    /// What it was asked to be.
+    pub(crate) fn descriptor(&self) -> &CUDA_ARRAY3D_DESCRIPTOR {
+        &self.descriptor
+    }
+
     fn is_level(&self) -> bool {
         matches!(self.memory.backing, Backing::Level(..))
     }
@@ -390,7 +395,11 @@ pub(crate) fn find(handle: CUarray) -> Answer<Arc<Array>> {
     found.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
 }
 
-fn find_mipmap(handle: CUmipmappedArray) -> Answer<Arc<Mipmap>> {
+/// The mipmapped array behind a handle.
+///
+/// # Errors
+/// As [`find`].
+pub(crate) fn find_mipmap(handle: CUmipmappedArray) -> Answer<Arc<Mipmap>> {
     let found = driver()?.mipmaps.find(handle);
     found.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
 }

@@ -175,6 +175,7 @@ impl Context {
         }
         crate::host::close_context(driver, id);
         crate::array::close_context(driver, id);
+        crate::texture::close_context(id);
         let closed = driver.link.close_context(id);
         // The device has told every waiting operation done with the context.
         for (_, lane) in self.lanes.lock().drain(..) {

@@ -55,7 +55,7 @@ pub(crate) fn transfer_ns(bytes: u64, bytes_per_us: u64) -> u64 {
 }
 
 /// Rows of one copy: where each goes, and where it comes from.
-struct Rows {
+pub(crate) struct Rows {
     rows: Vec<(Place, Place)>,
     bytes: u64,
 }
@@ -214,6 +214,47 @@ fn submit(driver: &'static Driver, stream: &Stream, rows: Rows, mode: Mode) -> A
     submitted.map(drop)
 }
 
+/// Submits rows to a stream that does not capture. Unless they are read now, the bytes of the source are
+/// those that it has when the stream has got there, pageable or not.
+pub(crate) fn submit_in_order(
+    driver: &'static Driver,
+    stream: &Stream,
+    rows: Rows,
+    is_read_now: bool,
+) -> Answer {
+    if let Link::Null(_) = driver.link {
+        rows.move_now();
+        return Ok(());
+    }
+    let profile = driver.devices[stream.context()?.device].info.profile;
+    let copy = Command::Copy {
+        duration_ns: rows.duration_ns(profile),
+    };
+    let action: Box<dyn FnOnce() + Send> = match is_read_now {
+        true => Box::new(rows.staged()),
+        false => Box::new(rows.deferred()),
+    };
+    let slot = stream.lane.slot;
+    let submitted = driver
+        .deferred
+        .submit_move(slot, action, || stream.submit(driver, copy));
+    submitted.map(drop)
+}
+
+/// The one row of a copy of bytes.
+pub(crate) fn line_rows(driver: &Driver, to: u64, from: u64, bytes: usize) -> Answer<Rows> {
+    let bytes = bytes as u64;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let to = driver.ranges.resolve(to, bytes)?;
+    let from = driver.ranges.resolve(from, bytes)?;
+    Ok(Rows {
+        rows: vec![(to, from)],
+        bytes,
+    })
+}
+
 fn copy<F: Flavour>(
     ends: Ends,
     mode: Mode,
@@ -255,17 +296,22 @@ fn later<F: Flavour>(ends: Ends, to: u64, from: u64, bytes: usize, stream: CUstr
 
 /// One end of a copy of rows and slices in memory.
 #[derive(Clone, Copy)]
-struct Grid {
-    start: u64,
+pub(crate) struct Grid {
+    /// Where the first row of the copy begins.
+    pub(crate) start: u64,
     /// Where in its row a row of the copy begins.
-    indent: u64,
-    pitch: u64,
-    slice: u64,
+    pub(crate) indent: u64,
+    /// From one row to the next.
+    pub(crate) pitch: u64,
+    /// From one slice to the next.
+    pub(crate) slice: u64,
 }
 
 /// One end of a copy of rows and slices.
-enum Side {
+pub(crate) enum Side {
+    /// Rows in memory.
     Memory(Grid),
+    /// From this byte, row and slice of an array on.
     Array(Arc<Array>, [u64; 3]),
 }
 
@@ -351,7 +397,12 @@ fn copy_grid<F: Flavour>(
 }
 
 /// The rows of such a copy; `None`: there are none.
-fn grid_rows(driver: &Driver, to: &Side, from: &Side, size: [usize; 3]) -> Answer<Option<Rows>> {
+pub(crate) fn grid_rows(
+    driver: &Driver,
+    to: &Side,
+    from: &Side,
+    size: [usize; 3],
+) -> Answer<Option<Rows>> {
     let [width, height, depth] = size.map(|part| part as u64);
     if width == 0 || height == 0 || depth == 0 {
         return Ok(None);

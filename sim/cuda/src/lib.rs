@@ -5,7 +5,7 @@
 //! `CUDA_ERROR_NOT_SUPPORTED`. What each family does not do is said in `docs/stand-in.md`.
 //!
 //! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
-//! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `fill`,
+//! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `copy_batch`, `fill`, `texture`, `linker`, `multicast`,
 //!   `stream`, `stream_attributes`, `values`, `event`, `event_sharing`, `managed`, `peers`, `module`, `launch`, `occupancy`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
@@ -20,6 +20,7 @@ mod array_copy;
 mod capture;
 mod context;
 mod copy;
+mod copy_batch;
 mod deferred;
 mod device;
 mod entry;
@@ -35,9 +36,11 @@ mod launch;
 mod legacy_launch;
 mod limits;
 mod link;
+mod linker;
 mod managed;
 mod memory;
 mod module;
+mod multicast;
 mod occupancy;
 mod peers;
 mod pointer;
@@ -50,6 +53,7 @@ mod state;
 mod stream;
 mod stream_attributes;
 mod stubs;
+mod texture;
 mod values;
 mod vmm;
 mod watch;

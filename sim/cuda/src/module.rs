@@ -621,6 +621,8 @@ driver! {
     cuFuncSetAttribute(hfunc: CUfunction, attrib: CUfunction_attribute, value: c_int) => set_function_attribute;
     cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) => function_module;
     cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) => |out, function| put_name(out, &*find_function(driver()?, function)?);
+    cuFuncGetParamCount(func: CUfunction, param_count: *mut usize) => |function, out| put(out, find_function(driver()?, function)?.entry.parameters.len());
+    cuKernelGetParamCount(kernel: CUkernel, param_count: *mut usize) => |kernel, out| put(out, find_kernel(kernel)?.entry.parameters.len());
     cuFuncGetParamInfo(func: CUfunction, param_index: usize, param_offset: *mut usize, param_size: *mut usize) => |function, index, offset, bytes| put_parameter(&*find_function(driver()?, function)?, index, offset, bytes);
     cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) => set_function_cache;
     cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) => set_function_shared;

@@ -16,6 +16,7 @@ use crate::event::Event;
 use crate::graph::{Exec, Graph, Node};
 use crate::guard::Answer;
 use crate::link::Link;
+use crate::linker::Linker;
 use crate::module::{Function, Library, Module};
 use crate::pool::Pool;
 use crate::ranges::{Ranges, Reservation};
@@ -112,6 +113,8 @@ pub(crate) struct Driver {
     pub(crate) arrays: Registry<Array>,
     /// Mipmapped arrays.
     pub(crate) mipmaps: Registry<Mipmap>,
+    /// Links of device code that go on.
+    pub(crate) linkers: Registry<Linker>,
     /// External memory.
     pub(crate) externals: Registry<External>,
     /// The last number given to a context, stream or allocation.
@@ -190,6 +193,7 @@ impl Driver {
             physicals: Registry::new(),
             arrays: Registry::new(),
             mipmaps: Registry::new(),
+            linkers: Registry::new(),
             externals: Registry::new(),
             numbers: AtomicU64::new(0),
         }

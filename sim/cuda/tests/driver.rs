@@ -208,6 +208,15 @@ plays_of! {
 }
 
 plays_of! {
+    batches:
+    a_batch_of_copies_is_done_in_its_turn_or_not_at_all
+    a_batch_copies_boxes_between_memory_and_arrays
+    textures_and_surfaces_are_described_and_checked
+    what_is_linked_is_loaded_with_all_its_kernels
+    there_are_no_multicast_objects
+}
+
+plays_of! {
     managed:
     advice_is_kept_for_every_byte_of_managed_memory
     a_prefetch_takes_its_turn_and_the_time_of_a_transfer

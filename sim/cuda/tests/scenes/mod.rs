@@ -31,6 +31,7 @@ macro_rules! fails {
     };
 }
 
+mod batches;
 mod graphs;
 mod managed;
 mod peers;
