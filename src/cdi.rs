@@ -96,7 +96,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
 
 /// The specification that `sluice cdi generate` writes.
 pub(crate) fn specification(node: &Node, config: &Config) -> Result<serde_json::Value> {
-    let lease = node.lease(&[])?;
+    specification_with(&node.lease(&[])?, config)
+}
+
+/// The same with what containers are lent.
+pub(crate) fn specification_with(
+    lent: &containers::Lease,
+    config: &Config,
+) -> Result<serde_json::Value> {
     let mut devices: Vec<(&str, Edits)> = Vec::new();
     for (name, class) in &config.containers.classes {
         if !cdi::is_name(name) || name == MANAGED || name.starts_with(lease::PREFIX) {
@@ -107,9 +114,9 @@ pub(crate) fn specification(node: &Node, config: &Config) -> Result<serde_json::
                 lease::PREFIX
             );
         }
-        devices.push((name, edits(&Source::Device(quota(class)), &lease)?));
+        devices.push((name, edits(&Source::Device(quota(class)), lent)?));
     }
-    devices.push((MANAGED, edits(&Source::Environment, &lease)?));
+    devices.push((MANAGED, edits(&Source::Environment, lent)?));
     Ok(cdi::specification(
         devices.iter().map(|(name, edits)| (*name, edits)),
     ))

@@ -37,10 +37,20 @@ impl Node {
 
     /// What a container is lent; `extra` are further arguments of the hook.
     pub(crate) fn lease(&self, extra: &[String]) -> Result<Lease> {
-        let config = self.config()?;
-        let place = self.place(&config)?;
-        let libraries = Libraries::find()?.folder().to_owned();
+        let libraries = Libraries::find()?;
         let program = std::env::current_exe().context("cannot tell where this program lies")?;
+        self.lease_of(&self.config()?, libraries.folder(), &program, extra)
+    }
+
+    /// The same of the libraries and the program in these places, under this configuration.
+    pub(crate) fn lease_of(
+        &self,
+        config: &Config,
+        libraries: &Path,
+        program: &Path,
+        extra: &[String],
+    ) -> Result<Lease> {
+        let place = self.place(config)?;
         let mut args = vec![
             "sluice".to_owned(),
             "hook".to_owned(),
@@ -54,11 +64,11 @@ impl Node {
         args.extend_from_slice(extra);
         Ok(Lease {
             preload: libraries.join("ld.so.preload"),
-            libraries,
+            libraries: libraries.to_owned(),
             socket: place.folder().join(ffi::wire::SOCKET_FOLDER),
-            stand_in: stand_in(&place, &config)?,
+            stand_in: stand_in(&place, config)?,
             hook: Hook {
-                path: program,
+                path: program.to_owned(),
                 args,
             },
         })

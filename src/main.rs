@@ -77,6 +77,7 @@ enum Command {
     Env(environment::Arguments),
     Runtime(runtime::Arguments),
     Install(install::Arguments),
+    Uninstall(install::UninstallArguments),
     Sim(sim_command::Arguments),
     Bench(bench::Arguments),
     /// Prints version, revision and the folder of the libraries
@@ -111,6 +112,7 @@ fn main() -> ExitCode {
         Command::Runtime(arguments) => runtime::run(&arguments),
         Command::Hook(arguments) => hook::run(&arguments),
         Command::Install(arguments) => install::run(&arguments),
+        Command::Uninstall(arguments) => install::uninstall(&arguments),
         Command::Sim(arguments) => sim_command::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Version => version::run(),

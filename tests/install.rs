@@ -27,6 +27,25 @@ fn install(into: &Path) -> String {
     succeed(Command::new(sluice()).arg("install").arg(into), PATIENCE)
 }
 
+/// How many versions of the libraries an installation has.
+fn versions(prefix: &Path) -> usize {
+    let folder = prefix.join("lib/sluice-libraries");
+    fs::read_dir(folder).expect("installed").count()
+}
+
+/// Everything below a folder, sorted.
+fn tree(folder: &Path) -> Vec<String> {
+    let mut command = Command::new("find");
+    command.current_dir(folder).args([".", "-mindepth", "1"]);
+    let listing = succeed(&mut command, PATIENCE);
+    let mut all: Vec<String> = listing
+        .lines()
+        .map(|line| line.trim_start_matches("./").to_owned())
+        .collect();
+    all.sort();
+    all
+}
+
 fn tags(library: &Path, tag: &str) -> Vec<String> {
     let listing = succeed(Command::new("readelf").arg("-dW").arg(library), PATIENCE);
     let lines = listing.lines().filter(|line| line.contains(tag));
@@ -112,6 +131,17 @@ fn a_second_installation_changes_nothing() {
         second.lines().all(|line| line.contains("up to date")),
         "{second}"
     );
+    let dry = succeed(
+        Command::new(sluice())
+            .args(["install", "--dry-run"])
+            .arg(prefix.path().join("other")),
+        PATIENCE,
+    );
+    assert!(
+        dry.lines().all(|line| line.starts_with("would make")),
+        "{dry}"
+    );
+    assert!(!prefix.path().join("other").exists());
 }
 
 #[test]
@@ -153,11 +183,19 @@ fn a_program_that_runs_keeps_the_libraries_that_it_started_with() {
     });
     let said = install(prefix.path());
     assert!(said.contains("replaced"), "{said}");
-    let maps = fs::read_to_string(format!("/proc/{}/maps", program.id())).expect("it runs");
+    let pid = program.id().to_string();
     assert!(
-        maps.lines()
-            .any(|line| line.contains("libsluice.so") && line.ends_with("(deleted)")),
-        "{maps}"
+        said.contains(&format!("is kept for process {pid}")),
+        "{said}"
+    );
+    assert_eq!(versions(prefix.path()), 2);
+    // Not taken from under it either.
+    let mut uninstall = Command::new(sluice());
+    let output = finish(uninstall.arg("uninstall").arg(prefix.path()), PATIENCE);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && words.contains(&pid),
+        "{output:?}"
     );
     drop(program.stdin.take());
     assert!(program.wait().expect("our own child").success());
@@ -166,11 +204,12 @@ fn a_program_that_runs_keeps_the_libraries_that_it_started_with() {
         new,
         fs::read(libraries().join("libsluice.so")).expect("built")
     );
-    let left: Vec<_> = fs::read_dir(prefix.path().join("lib"))
-        .expect("installed")
-        .map(|entry| entry.expect("a name").file_name())
-        .collect();
-    assert_eq!(left, ["sluice"]);
+    // The next installation sees that nobody uses it any more.
+    install(prefix.path());
+    assert_eq!(versions(prefix.path()), 1);
+    let mut uninstall = Command::new(sluice());
+    succeed(uninstall.arg("uninstall").arg(prefix.path()), PATIENCE);
+    assert_eq!(tree(prefix.path()), ["bin", "lib"]);
 }
 
 #[test]

@@ -23,6 +23,14 @@ pub fn file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{FILE_PREFIX}{name}{FILE_SUFFIX}"))
 }
 
+/// The lease whose file this is, if it is one's.
+#[must_use]
+pub fn name(file: &Path) -> Option<String> {
+    let name = file.file_name()?.to_str()?;
+    let name = name.strip_prefix(FILE_PREFIX)?.strip_suffix(FILE_SUFFIX)?;
+    name.starts_with(PREFIX).then(|| name.to_owned())
+}
+
 /// Removes the leases in `folder` that are not `used` and have not been for `age`; returns their names.
 ///
 /// A lease's time is its file's, which is set anew while a container uses it: an engine may start the same
@@ -39,13 +47,7 @@ pub fn prune(folder: &Path, used: &BTreeSet<String>, age: Duration) -> io::Resul
     let mut removed = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|name| name.strip_prefix(FILE_PREFIX)?.strip_suffix(FILE_SUFFIX))
-            .filter(|name| name.starts_with(PREFIX))
-            .map(str::to_owned);
-        let Some(name) = name else {
+        let Some(name) = name(&path) else {
             continue;
         };
         if used.contains(&name) {
