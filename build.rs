@@ -15,6 +15,9 @@
 //!     stand-in/libnvidia-ml.so.1   libnvidia-ml.so   the stand-in management library
 //! ```
 //!
+//! `SLUICE_GLIBC=2.17` makes libraries that programs of old systems can load: the nested call is then
+//! `cargo zigbuild`, which links for that version of glibc; `packaging/build` calls it so.
+//!
 //! It reaches the program as `env!("SLUICE_LIBRARIES")`, the revision as `option_env!("SLUICE_REVISION")`.
 //! Silent unless something fails; then the nested build's whole output is shown. Needs no network
 //! beyond what cargo needs, and no CUDA toolkit.
@@ -62,6 +65,9 @@ const LINKS: [(&str, &str); 2] = [
 /// Folders whose change makes other libraries.
 const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "ffi", "ledger", "shim", "sim"];
 
+/// Which version of glibc the libraries are for; not set: that of this machine.
+const GLIBC: &str = "SLUICE_GLIBC";
+
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -80,6 +86,7 @@ fn run() -> Result<(), Failure> {
         rerun_if_changed(&root.join(source));
     }
     rerun_if_changed(&root.join("build.rs"));
+    println!("cargo:rerun-if-env-changed={GLIBC}");
     tell_revision(&root);
 
     tell_coverage(&root)?;
@@ -123,10 +130,13 @@ fn nested_target() -> Result<PathBuf, Failure> {
         .find(|folder| folder.join("CACHEDIR.TAG").is_file())
         .or_else(|| out.ancestors().nth(4))
         .ok_or("OUT_DIR is not inside a target folder")?;
-    Ok(match cross_target()? {
-        None => target.join("libraries"),
-        Some(triple) => target.join(format!("libraries-{triple}")),
-    })
+    let triple = cross_target()?.map(|triple| format!("-{triple}"));
+    let glibc = env::var(GLIBC).map(|version| format!("-glibc-{version}"));
+    Ok(target.join(format!(
+        "libraries{}{}",
+        triple.unwrap_or_default(),
+        glibc.unwrap_or_default()
+    )))
 }
 
 /// The outer build's target, where it isn't the machine that builds.
@@ -139,13 +149,20 @@ fn cross_target() -> Result<Option<String>, Failure> {
 fn build_libraries(root: &Path, nested: &Path) -> Result<(), Failure> {
     let mut cargo = Command::new(variable("CARGO")?);
     cargo.current_dir(root);
-    cargo.args(["build", "--locked", "--profile", "libraries"]);
+    let glibc = env::var(GLIBC).ok();
+    let verb = if glibc.is_some() { "zigbuild" } else { "build" };
+    cargo.args([verb, "--locked", "--profile", "libraries"]);
     for (package, ..) in LIBRARIES {
         cargo.args(["--package", package]);
     }
     cargo.arg("--target-dir").arg(nested);
-    if let Some(triple) = cross_target()? {
-        cargo.args(["--target", &triple]);
+    match (cross_target()?, glibc) {
+        (None, None) => {}
+        (Some(triple), None) => _ = cargo.args(["--target", &triple]),
+        (_, Some(glibc)) => {
+            let target = format!("{}.{glibc}", env::var("TARGET")?);
+            cargo.args(["--target", &target]);
+        }
     }
     cargo.arg("--jobs").arg(variable("NUM_JOBS")?);
     clean_environment(&mut cargo);
@@ -185,13 +202,15 @@ fn clean_environment(command: &mut Command) {
         "RUSTFLAGS",
         "TARGET",
     ];
-    for (name, _) in env::vars_os() {
+    for (name, value) in env::vars_os() {
         let text = name.to_string_lossy();
+        // The outer cargo-zigbuild's linker is for another version of glibc.
+        let is_zigs = value.to_string_lossy().contains("cargo-zigbuild");
         let cargos = text.starts_with("CARGO")
             && (CARGO_DROPS.contains(&&*text)
                 || text.ends_with("_RUSTFLAGS")
                 || !CARGO_KEEPS.iter().any(|kept| text.starts_with(kept)));
-        if cargos || text.starts_with("DEP_") || DROPS.contains(&&*text) {
+        if cargos || is_zigs || text.starts_with("DEP_") || DROPS.contains(&&*text) {
             command.env_remove(&name);
         }
     }
@@ -205,9 +224,11 @@ fn assemble(nested: &Path, folder: &Path) -> Result<(), Failure> {
     let lock = File::create(nested.join("assemble.lock"))?;
     lock.lock()?;
 
-    let built = match cross_target()? {
-        None => nested.join("libraries"),
-        Some(triple) => nested.join(triple).join("libraries"),
+    let is_named = cross_target()?.is_some() || env::var_os(GLIBC).is_some();
+    let built = if is_named {
+        nested.join(env::var("TARGET")?).join("libraries")
+    } else {
+        nested.join("libraries")
     };
     for (_, artifact, place) in LIBRARIES {
         lay_down(&built.join(artifact), &folder.join(place))?;

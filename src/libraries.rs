@@ -40,7 +40,14 @@ impl Libraries {
             .and_then(Path::parent)
             .map(|prefix| prefix.join("lib/sluice"))
             .filter(|folder| folder.join(FILES[0]).exists());
-        let folder = installed.unwrap_or_else(|| PathBuf::from(env!("SLUICE_LIBRARIES")));
+        Self::at(installed.unwrap_or_else(|| PathBuf::from(env!("SLUICE_LIBRARIES"))))
+    }
+
+    /// Those in `folder`.
+    ///
+    /// # Errors
+    /// A file is missing.
+    pub(crate) fn at(folder: PathBuf) -> Result<Self> {
         for file in FILES {
             let path = folder.join(file);
             if !path.is_file() {

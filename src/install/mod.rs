@@ -37,6 +37,9 @@ Examples:
 pub(crate) struct Arguments {
     #[command(flatten)]
     place: PlaceArguments,
+    /// Take the libraries from this folder [default: this program's own]
+    #[arg(long, value_name = "FOLDER")]
+    from: Option<PathBuf>,
 }
 
 /// Removes what `sluice install` has laid down, and nothing else
@@ -134,7 +137,10 @@ impl Layout {
 /// Installs and says what it did.
 pub(crate) fn run(arguments: &Arguments) -> Result<Exit> {
     let layout = Layout::new(&arguments.place)?;
-    let libraries = Libraries::find()?;
+    let libraries = match &arguments.from {
+        Some(folder) => Libraries::at(folder.clone())?,
+        None => Libraries::find()?,
+    };
     users::refuse_noexec(&layout.at(&layout.prefix))?;
     let items = layout.items(&libraries)?;
     // Whatever cannot be done is found before anything is.
