@@ -16,34 +16,74 @@ use ffi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
-/// Exports one function for each row.
+/// One function of a row's type, which lets the row's policy see the call.
+macro_rules! hook {
+    ($(#[$attribute:meta])* $visibility:vis fn $function:ident is $library:ident $name:ident(
+        $($argument:ident: $type:ty),*
+    ) gives $result:ty => $policy:path) => {
+        $(#[$attribute])*
+        #[allow(
+            clippy::missing_safety_doc,
+            reason = "the contract is the driver's own function of this name"
+        )]
+        $visibility unsafe extern "C" fn $function($($argument: $type),*) -> $result {
+            const ORDINAL: usize = ordinal_of(Library::$library, stringify!($name));
+            let forward = |$($argument: $type),*| {
+                let real = crate::real::function(ORDINAL);
+                type Real = unsafe extern "C" fn($($type),*) -> $result;
+                // SAFETY: `real` is the driver's function of this name, or one of ours that
+                // takes whatever arguments there are; the prototype is compared with the
+                // header's below.
+                let real = unsafe { std::mem::transmute::<*const (), Real>(real) };
+                // SAFETY: the arguments are the host's or the policy's, under the contract of
+                // the driver's function.
+                unsafe { real($($argument),*) }
+            };
+            crate::guard::enter(|| $policy($($argument,)* forward))
+        }
+    };
+}
+
+/// Exports one function for each row. With `unless gated` the policy sees a call only while a launch on one of the
+/// process's devices has to look at a lease: else the export is a jump to the real function.
 macro_rules! hooks {
     ($library:ident from $abi:ident as $list:ident gives $result:ty;
      $($name:ident($($argument:ident: $type:ty),* $(,)?) => $policy:path;)*) => {
-        $(
+        $(hook! {
             #[unsafe(no_mangle)]
+            pub(crate) fn $name is $library $name($($argument: $type),*) gives $result => $policy
+        })*
+        hooks! { @list $library from $abi as $list gives $result; $($name($($type),*);)* }
+    };
+    ($library:ident from $abi:ident as $list:ident gives $result:ty, unless gated;
+     $($name:ident($($argument:ident: $type:ty),* $(,)?) => $policy:path;)*) => {
+        $(
+            #[allow(non_snake_case, reason = "the driver's own")]
+            mod $name {
+                use super::*;
+                hook! {
+                    pub(super) fn shared is $library $name($($argument: $type),*) gives $result => $policy
+                }
+            }
+
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
             #[allow(
                 clippy::missing_safety_doc,
                 reason = "the contract is the driver's own function of this name"
             )]
             pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                const ORDINAL: usize = ordinal_of(Library::$library, stringify!($name));
-                let forward = |$($argument: $type),*| {
-                    let real = crate::real::function(ORDINAL);
-                    type Real = unsafe extern "C" fn($($type),*) -> $result;
-                    // SAFETY: `real` is the driver's function of this name, or one of ours that
-                    // takes whatever arguments there are; the prototype is compared with the
-                    // header's below.
-                    let real = unsafe { std::mem::transmute::<*const (), Real>(real) };
-                    // SAFETY: the arguments are the host's or the policy's, under the contract of
-                    // the driver's function.
-                    unsafe { real($($argument),*) }
-                };
-                crate::guard::enter(|| $policy($($argument,)* forward))
+                crate::trampoline::jump_unless_gated!(
+                    ordinal_of(Library::$library, stringify!($name)),
+                    $name::shared
+                )
             }
-
-            const _: unsafe extern "C" fn($($type),*) -> $result = ffi::$abi::$name;
         )*
+        hooks! { @list $library from $abi as $list gives $result; $($name($($type),*);)* }
+    };
+    (@list $library:ident from $abi:ident as $list:ident gives $result:ty;
+     $($name:ident($($type:ty),*);)*) => {
+        $(const _: unsafe extern "C" fn($($type),*) -> $result = ffi::$abi::$name;)*
 
         /// The rows, in their order.
         pub(super) static $list: &[Hook] = &[$(Hook {
@@ -54,6 +94,7 @@ macro_rules! hooks {
 }
 
 mod copies;
+mod launches;
 
 /// A row, as the look-up sees it.
 pub(crate) struct Hook {
@@ -160,25 +201,7 @@ hooks! {
     cuCtxDestroy(context: CUcontext) => context::destroy;
     cuCtxDestroy_v2(context: CUcontext) => context::destroy;
 
-    // GPU time: every form of launch.
-    cuLaunchKernel(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void)
-        => gate::launch;
-    cuLaunchKernel_ptsz(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void)
-        => gate::launch_per_thread;
-    cuLaunchKernelEx(config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void)
-        => gate::launch_extended;
-    cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void)
-        => gate::launch_extended_per_thread;
-    cuLaunchCooperativeKernel(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void)
-        => gate::launch_cooperative;
-    cuLaunchCooperativeKernel_ptsz(function: CUfunction, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void)
-        => gate::launch_cooperative_per_thread;
-    cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, count: c_uint, flags: c_uint)
-        => gate::launch_multi_device;
-    cuLaunch(function: CUfunction) => gate::launch_once;
-    cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) => gate::launch_grid;
-    cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream)
-        => gate::launch_grid_async;
+    // GPU time: graphs; other launches are in `launches`.
     cuGraphExecUpdate(graph: CUgraphExec, by: CUgraph, node: *mut CUgraphNode, outcome: *mut CUgraphExecUpdateResult)
         => gate::update_graph;
     cuGraphExecUpdate_v2(graph: CUgraphExec, by: CUgraph, outcome: *mut CUgraphExecUpdateResultInfo)
@@ -244,7 +267,10 @@ hooks! {
 }
 
 fn driver_hooks() -> impl Iterator<Item = &'static Hook> {
-    DRIVER_HOOKS.iter().chain(copies::COPY_HOOKS)
+    DRIVER_HOOKS
+        .iter()
+        .chain(copies::COPY_HOOKS)
+        .chain(launches::LAUNCH_HOOKS)
 }
 
 /// Our export for the symbol with this ordinal, if it has a hook.

@@ -21,7 +21,8 @@ const SEAT: u32 = 2;
 const INHERITED: u32 = 3;
 
 static STATE: AtomicU32 = AtomicU32::new(NONE);
-static CONTROL: AtomicPtr<ControlPage> = AtomicPtr::new(std::ptr::null_mut());
+/// The control page of this process's seat; null: there is none. The exports of launches read it themselves.
+pub(crate) static CONTROL: AtomicPtr<ControlPage> = AtomicPtr::new(std::ptr::null_mut());
 static USAGE: AtomicPtr<UsagePage> = AtomicPtr::new(std::ptr::null_mut());
 static SLOT: AtomicU32 = AtomicU32::new(0);
 static ATTACHING: Gate = Gate::new();

@@ -12,7 +12,11 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::jump_unless_gated;
+#[cfg(target_arch = "aarch64")]
 use aarch64::{jump_through_resolver, jump_to_slot};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::jump_unless_gated;
 #[cfg(target_arch = "x86_64")]
 use x86_64::{jump_through_resolver, jump_to_slot};
 

@@ -21,6 +21,36 @@ macro_rules! jump_to_slot {
     };
 }
 
+/// Jumps to the real function of `$ordinal` where nothing is shared, else to `$hook`, which also knows what to do
+/// before anything is known.
+///
+/// Arguments stay where they are, also those on the stack.
+macro_rules! jump_unless_gated {
+    ($ordinal:expr, $hook:path) => {
+        core::arch::naked_asm!(
+            "adrp x16, {control}",
+            "add x16, x16, :lo12:{control}",
+            "ldar x16, [x16]",
+            "cbz x16, 2f",
+            "ldr w16, [x16, #{gated}]",
+            "cbnz w16, 2f",
+            "adrp x16, {table}",
+            "add x16, x16, :lo12:{table}",
+            "mov x17, #{ordinal}",
+            "ldr x16, [x16, x17, lsl #3]",
+            "cbz x16, 2f",
+            "br x16",
+            "2:",
+            "b {hook}",
+            control = sym crate::session::CONTROL,
+            gated = const core::mem::offset_of!(ffi::wire::ControlPage, gated),
+            table = sym crate::real::TABLE,
+            ordinal = const $ordinal as i32,
+            hook = sym $hook,
+        )
+    };
+}
+
 /// Calls `$resolve` with the ordinal from x17 and jumps to what it returns, with the argument registers
 /// as they were.
 macro_rules! jump_through_resolver {
@@ -56,4 +86,5 @@ macro_rules! jump_through_resolver {
     };
 }
 
+pub(crate) use jump_unless_gated;
 pub(super) use {jump_through_resolver, jump_to_slot};

@@ -21,6 +21,33 @@ macro_rules! jump_to_slot {
     };
 }
 
+/// Jumps to the real function of `$ordinal` where nothing is shared, else to `$hook`, which also knows what to do
+/// before anything is known.
+///
+/// Arguments stay where they are, also those on the stack.
+macro_rules! jump_unless_gated {
+    ($ordinal:expr, $hook:path) => {
+        core::arch::naked_asm!(
+            "mov r11, qword ptr [rip + {control}]",
+            "test r11, r11",
+            "jz 2f",
+            "cmp dword ptr [r11 + {gated}], 0",
+            "jne 2f",
+            "mov r11, qword ptr [rip + {table} + {offset}]",
+            "test r11, r11",
+            "jz 2f",
+            "jmp r11",
+            "2:",
+            "jmp {hook}",
+            control = sym crate::session::CONTROL,
+            gated = const core::mem::offset_of!(ffi::wire::ControlPage, gated),
+            table = sym crate::real::TABLE,
+            offset = const (8 * $ordinal) as i32,
+            hook = sym $hook,
+        )
+    };
+}
+
 /// Calls `$resolve` with the ordinal from r11 and jumps to what it returns, with the argument registers
 /// as they were.
 macro_rules! jump_through_resolver {
@@ -70,4 +97,5 @@ macro_rules! jump_through_resolver {
     };
 }
 
+pub(crate) use jump_unless_gated;
 pub(super) use {jump_through_resolver, jump_to_slot};
