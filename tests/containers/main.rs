@@ -7,6 +7,7 @@
 mod support;
 
 mod bundle;
+mod cri;
 mod docker;
 mod image;
 mod modern;

@@ -1,4 +1,4 @@
-//! Engines of a later Debian, which know CDI: docker 26 and podman 5.
+//! Engines of a later Debian, which know CDI: docker 26, podman 5 and containerd 1.7.
 
 use crate::bundle::ready;
 use crate::docker::Engine;
@@ -14,6 +14,10 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     ("docker_holds_caps_of_cdi_devices", docker),
     ("podman_holds_caps_of_cdi_devices", podman),
+    (
+        "containerd_holds_caps_of_cdi_devices_over_cri",
+        crate::cri::held,
+    ),
 ];
 
 /// Why they cannot run here.

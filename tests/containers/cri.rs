@@ -1,0 +1,192 @@
+//! containerd with CDI, as a kubelet uses it: over the Container Runtime Interface.
+
+use crate::image;
+use crate::support::{GIB, MIB, Node, PATIENCE, eventually, python, sluice, succeed};
+use crate::tree::Tree;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long an engine may take.
+const BOUND: Duration = Duration::from_secs(90);
+
+const IMAGE: &str = "localhost/sluice-test:latest";
+
+/// A containerd of the tree.
+struct Engine {
+    folder: TempDir,
+    daemon: Child,
+    tree: Tree,
+}
+
+impl Engine {
+    fn start(tree: Tree) -> Self {
+        // A path of a socket is at most 107 bytes long.
+        let folder = tempfile::Builder::new()
+            .prefix("sc-")
+            .tempdir_in("/tmp")
+            .expect("a temporary folder");
+        let path = |name: &str| folder.path().join(name);
+        let config = format!(
+            "version = 2\nroot = {root:?}\nstate = {state:?}\n\
+             disabled_plugins = [\"io.containerd.internal.v1.opt\"]\n\
+             [grpc]\naddress = {socket:?}\n\
+             [plugins.\"io.containerd.grpc.v1.cri\"]\n\
+             enable_cdi = true\ncdi_spec_dirs = [\"/etc/cdi\"]\n\
+             sandbox_image = \"{IMAGE}\"\ndisable_apparmor = true\ndisable_hugetlb_controller = true\n\
+             restrict_oom_score_adj = true\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n",
+            root = path("root"),
+            state = path("state"),
+            socket = path("s"),
+        );
+        fs::write(path("config.toml"), config).expect("our own folder");
+        let log = fs::File::create(path("log")).expect("our own folder");
+        let mut command = tree.command("containerd");
+        command
+            .arg("--config")
+            .arg(path("config.toml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let daemon = command.spawn().expect("containerd");
+        let engine = Self {
+            folder,
+            daemon,
+            tree,
+        };
+        let archive = oci_archive(engine.folder.path());
+        eventually("containerd takes the image", BOUND, || {
+            let mut import = engine.tree.command("ctr");
+            import.arg("--address").arg(engine.socket());
+            import.args(["--namespace=k8s.io", "images", "import"]);
+            import.args(["--snapshotter=native", "--local"]);
+            let done = import.arg(&archive).output().expect("ctr");
+            done.status.success().then_some(())
+        });
+        engine
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.daemon.id()).expect("a process id");
+        // SAFETY: a signal to our own child.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        _ = self.daemon.wait();
+    }
+}
+
+fn digest(file: &Path) -> String {
+    let printed = succeed(Command::new("sha256sum").arg(file), BOUND);
+    printed.split(' ').next().expect("a sum").to_owned()
+}
+
+/// The image as an OCI archive.
+fn oci_archive(folder: &Path) -> PathBuf {
+    let layout = folder.join("layout");
+    let blobs = layout.join("blobs/sha256");
+    fs::create_dir_all(&blobs).expect("our own folder");
+    let blob = |content: &Path, kind: &str| -> Value {
+        let sum = digest(content);
+        let size = fs::metadata(content).expect("a file").len();
+        fs::rename(content, blobs.join(&sum)).expect("our own folder");
+        json!({"mediaType": kind, "digest": format!("sha256:{sum}"), "size": size})
+    };
+    let write = |value: &Value| {
+        let file = layout.join("new");
+        fs::write(&file, value.to_string()).expect("our own folder");
+        file
+    };
+    let layer = layout.join("layer");
+    let mut tar = Command::new("tar");
+    tar.arg("-C")
+        .arg(image::root())
+        .arg("-cf")
+        .arg(&layer)
+        .arg(".");
+    succeed(&mut tar, BOUND);
+    let layer = blob(&layer, "application/vnd.oci.image.layer.v1.tar");
+    let config = json!({
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Cmd": ["/bin/sleep", "600"], "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    });
+    let config = blob(&write(&config), "application/vnd.oci.image.config.v1+json");
+    let manifest = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                          "config": config, "layers": [layer]});
+    let mut manifest = blob(
+        &write(&manifest),
+        "application/vnd.oci.image.manifest.v1+json",
+    );
+    manifest["annotations"] = json!({"io.containerd.image.name": IMAGE,
+                                     "org.opencontainers.image.ref.name": "latest"});
+    let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+    fs::write(layout.join("index.json"), index.to_string()).expect("our own folder");
+    fs::write(
+        layout.join("oci-layout"),
+        r#"{"imageLayoutVersion": "1.0.0"}"#,
+    )
+    .expect("our own folder");
+    let archive = folder.join("image.tar");
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(&layout).arg("-cf").arg(&archive);
+    tar.args(["blobs", "index.json", "oci-layout"]);
+    succeed(&mut tar, BOUND);
+    archive
+}
+
+/// A pod's container of the class `quarter`, and what its program does.
+pub(crate) fn held() {
+    let node = Node::start();
+    let tree = Tree::enter(&Tree::made().expect("looked for before"));
+    let mut generate = tree.command(sluice());
+    generate.args([
+        "cdi",
+        "generate",
+        "--output=/etc/cdi/sluice.json",
+        "--runtime-dir",
+    ]);
+    succeed(generate.arg(node.folder()), BOUND);
+    let engine = Engine::start(tree);
+    let script = format!(
+        "printf 'init\\ncontext 0\\ninfo\\nalloc a {GIB}\\nalloc b {}\\n' | /bin/stepper",
+        1100 * MIB
+    );
+    let mut client = Command::new(python::interpreter());
+    client
+        .arg(python::script("cri.py"))
+        .arg(engine.socket())
+        .args([
+            IMAGE,
+            "sluice.dev/gpu=quarter",
+            "SLUICE_MEMORY=7GiB",
+            "SLUICE_NAME=web",
+        ])
+        .args(["--", "/bin/sh", "-c", &script]);
+    let printed = succeed(&mut client, BOUND * 2);
+    let answers: Vec<Value> = printed
+        .lines()
+        .skip(1)
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let codes: Vec<i64> = answers
+        .iter()
+        .filter_map(|answer| answer["rc"].as_i64())
+        .collect();
+    // The last one goes over a quarter of 8 GiB.
+    assert_eq!(codes, [0, 0, 0, 0, 2], "{printed}");
+    assert_eq!(answers[2]["total"], 2 * GIB, "{printed}");
+    eventually("no tenant is left", PATIENCE, || {
+        (node.status()["tenants"] == json!([])).then_some(())
+    });
+    assert_eq!(node.hardware.truth(0), 0, "nothing is left behind");
+}
