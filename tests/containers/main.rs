@@ -7,10 +7,10 @@
 mod support;
 
 mod bundle;
-mod cri;
 mod docker;
 mod image;
 mod modern;
+mod next;
 mod podman;
 mod runc;
 mod tree;
@@ -28,6 +28,7 @@ const ENGINES: &[Engine] = &[
     ("podman", podman::missing, podman::TESTS),
     ("docker", docker::missing, docker::TESTS),
     ("modern", modern::missing, modern::TESTS),
+    ("next", next::missing, next::TESTS),
 ];
 
 fn main() {

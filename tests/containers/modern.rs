@@ -1,9 +1,9 @@
-//! Engines of a later Debian, which know CDI: docker 26, podman 5 and containerd 1.7.
+//! Engines of a later Debian, which know CDI: docker 26 and podman 5.
 
 use crate::bundle::ready;
 use crate::docker::Engine;
 use crate::support::{GIB, MIB, Node, PATIENCE, Stepper, eventually, finish, sluice, succeed};
-use crate::tree::Tree;
+use crate::tree::{TRIXIE, Tree};
 use crate::{Test, image, no_root};
 use serde_json::json;
 use std::fs;
@@ -14,15 +14,11 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     ("docker_holds_caps_of_cdi_devices", docker),
     ("podman_holds_caps_of_cdi_devices", podman),
-    (
-        "containerd_holds_caps_of_cdi_devices_over_cri",
-        crate::cri::held,
-    ),
 ];
 
 /// Why they cannot run here.
 pub(crate) fn missing() -> Option<String> {
-    no_root().or_else(|| Tree::made().err())
+    no_root().or_else(|| Tree::made(&TRIXIE).err())
 }
 
 /// How long an engine may take.
@@ -31,7 +27,7 @@ const BOUND: Duration = Duration::from_secs(60);
 const IMAGE: &str = "localhost/sluice-test:latest";
 
 fn enter() -> Tree {
-    Tree::enter(&Tree::made().expect("looked for before"))
+    Tree::enter(&Tree::made(&TRIXIE).expect("looked for before"))
 }
 
 /// Makes the devices in the tree's `/etc/cdi`, as an administrator does.

@@ -1,4 +1,4 @@
-//! A tree of a later Debian with its engines, made once, and the namespace in which its programs run.
+//! Trees of later Debians with their engines, made once, and the namespace in which their programs run.
 
 use crate::support::{finish, kept, libraries, sluice};
 use std::ffi::OsStr;
@@ -41,6 +41,32 @@ echo ready
 exec cat
 "#;
 
+/// A release of Debian, and the engines that are taken of it.
+#[derive(Debug)]
+pub(crate) struct Release {
+    name: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// Debian 13.
+pub(crate) const TRIXIE: Release = Release {
+    name: "trixie",
+    packages: &[
+        "docker.io",
+        "docker-cli",
+        "containerd",
+        "runc",
+        "podman",
+        "crun",
+    ],
+};
+
+/// What is to be the next Debian.
+pub(crate) const SID: Release = Release {
+    name: "sid",
+    packages: &["containerd", "runc", "apptainer"],
+};
+
 /// A namespace in which the tree is the root; gone with this value.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -49,16 +75,17 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// The tree, made if it is not there.
-    pub(crate) fn made() -> Result<PathBuf, String> {
-        let tree = kept("containers").join("trixie");
+    pub(crate) fn made(release: &Release) -> Result<PathBuf, String> {
+        let name = release.name;
+        let tree = kept("containers").join(name);
         if tree.is_dir() {
             return Ok(tree);
         }
         if crate::image::find("debootstrap").is_none() {
             return Err("there is no debootstrap; `apt-get install debootstrap` has it".to_owned());
         }
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/containers/trixie.sh");
-        eprintln!("makes a tree of Debian 13 with its engines, once: about a minute");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/containers/tree.sh");
+        eprintln!("makes a tree of Debian {name} with its engines, once: about a minute");
         let mut command = Command::new("timeout");
         command
             .args([
@@ -67,7 +94,9 @@ impl Tree {
                 "sh",
                 script,
             ])
-            .arg(&tree);
+            .arg(&tree)
+            .arg(name)
+            .args(release.packages);
         let output = finish(&mut command, MADE_WITHIN * 2);
         if output.status.success() {
             return Ok(tree);
@@ -75,7 +104,7 @@ impl Tree {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let last: Vec<&str> = said.lines().rev().take(2).collect();
         Err(format!(
-            "no tree of Debian 13 can be had within {} s: {}",
+            "no tree of Debian {name} can be had within {} s: {}",
             MADE_WITHIN.as_secs(),
             last.join("; ")
         ))

@@ -1,14 +1,38 @@
-//! containerd with CDI, as a kubelet uses it: over the Container Runtime Interface.
+//! Engines of what is to be the next Debian: containerd 2 with CDI over the Container Runtime Interface, as a kubelet
+//! uses it, and apptainer.
 
-use crate::image;
-use crate::support::{GIB, MIB, Node, PATIENCE, eventually, python, sluice, succeed};
-use crate::tree::Tree;
+use crate::bundle::ready;
+use crate::support::{GIB, MIB, Node, PATIENCE, Stepper, eventually, python, sluice, succeed};
+use crate::tree::{SID, Tree};
+use crate::{Test, image, no_root};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+
+/// The tests, by promise.
+pub(crate) const TESTS: &[Test] = &[
+    ("containerd_holds_caps_of_cdi_devices_over_cri", over_cri),
+    ("apptainer_holds_what_its_shell_was_given", apptainer),
+];
+
+/// Why they cannot run here.
+pub(crate) fn missing() -> Option<String> {
+    no_root().or_else(|| Tree::made(&SID).err())
+}
+
+fn enter() -> Tree {
+    Tree::enter(&Tree::made(&SID).expect("looked for before"))
+}
+
+fn nobody_is_left(node: &Node) {
+    eventually("no tenant is left", PATIENCE, || {
+        (node.status()["tenants"] == json!([])).then_some(())
+    });
+    assert_eq!(node.hardware.truth(0), 0, "nothing is left behind");
+}
 
 /// How long an engine may take.
 const BOUND: Duration = Duration::from_secs(90);
@@ -31,14 +55,14 @@ impl Engine {
             .expect("a temporary folder");
         let path = |name: &str| folder.path().join(name);
         let config = format!(
-            "version = 2\nroot = {root:?}\nstate = {state:?}\n\
+            "version = 3\nroot = {root:?}\nstate = {state:?}\n\
              disabled_plugins = [\"io.containerd.internal.v1.opt\"]\n\
              [grpc]\naddress = {socket:?}\n\
-             [plugins.\"io.containerd.grpc.v1.cri\"]\n\
+             [plugins.\"io.containerd.cri.v1.images\"]\nsnapshotter = \"native\"\n\
+             [plugins.\"io.containerd.cri.v1.images\".pinned_images]\nsandbox = \"{IMAGE}\"\n\
+             [plugins.\"io.containerd.cri.v1.runtime\"]\n\
              enable_cdi = true\ncdi_spec_dirs = [\"/etc/cdi\"]\n\
-             sandbox_image = \"{IMAGE}\"\ndisable_apparmor = true\ndisable_hugetlb_controller = true\n\
-             restrict_oom_score_adj = true\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n",
+             disable_apparmor = true\ndisable_hugetlb_controller = true\nrestrict_oom_score_adj = true\n",
             root = path("root"),
             state = path("state"),
             socket = path("s"),
@@ -145,9 +169,9 @@ fn oci_archive(folder: &Path) -> PathBuf {
 }
 
 /// A pod's container of the class `quarter`, and what its program does.
-pub(crate) fn held() {
+fn over_cri() {
     let node = Node::start();
-    let tree = Tree::enter(&Tree::made().expect("looked for before"));
+    let tree = enter();
     let mut generate = tree.command(sluice());
     generate.args([
         "cdi",
@@ -185,8 +209,33 @@ pub(crate) fn held() {
     // The last one goes over a quarter of 8 GiB.
     assert_eq!(codes, [0, 0, 0, 0, 2], "{printed}");
     assert_eq!(answers[2]["total"], 2 * GIB, "{printed}");
-    eventually("no tenant is left", PATIENCE, || {
-        (node.status()["tenants"] == json!([])).then_some(())
-    });
-    assert_eq!(node.hardware.truth(0), 0, "nothing is left behind");
+    nobody_is_left(&node);
+}
+
+/// `sluice env` in a shell, and a container that the shell starts.
+fn apptainer() {
+    let node = Node::start();
+    let tree = enter();
+    let folder = tempfile::Builder::new()
+        .prefix("sa-")
+        .tempdir_in("/tmp")
+        .expect("a temporary folder");
+    let root = folder.path().join("root");
+    image::copy(&root);
+    let script = format!(
+        "eval \"$({sluice} env --memory 2GiB --name web --runtime-dir {node})\" && \
+         exec apptainer --quiet exec --no-privs --no-home --no-eval {root} /bin/stepper",
+        sluice = sluice().display(),
+        node = node.folder().display(),
+        root = root.display(),
+    );
+    let mut command = tree.command("sh");
+    command.args(["-c", &script]).env("HOME", folder.path());
+    let mut first = ready(Stepper::start(&mut command));
+    assert_eq!(first.info(), (2 * GIB, 2 * GIB));
+    first.ok(&format!("alloc a {GIB}"));
+    first.refused(&format!("alloc b {}", 1100 * MIB));
+    assert_eq!(node.used("web", 0), GIB);
+    first.kill();
+    nobody_is_left(&node);
 }
