@@ -4,7 +4,7 @@ use crate::answer::Answer;
 use crate::steps::{Stepper, number};
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Does one.
@@ -15,6 +15,17 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         // Launches kernels of so many nanoseconds for so many milliseconds, so much time of them ahead.
         ["work-for", ms, ns, ahead_ms] => {
             work(stepper, number(ms)?, number(ns)?, number(ahead_ms)?)
+        }
+        // Launches kernels of so many nanoseconds for so many milliseconds and waits for none of them.
+        ["work-flood", ms, ns] => flood(stepper, number(ms)?, number(ns)?),
+        // Has a stream wait for a value that nobody writes, and a kernel behind it.
+        ["work-block"] => block(stepper),
+        // Writes it.
+        ["work-unblock"] => {
+            let word = stepper.value("blocked")?;
+            // SAFETY: page-locked memory of `work-block`, which is never freed.
+            unsafe { AtomicU32::from_ptr(word as *mut u32) }.store(1, Ordering::SeqCst);
+            Ok(Answer::code(Some(0)))
         }
         // Captures so many kernels into a graph, in this mode (0 global, 1 local, 2 relaxed).
         ["work-capture", mode, ns, count] => {
@@ -245,6 +256,56 @@ fn set_parameter(driver: &crate::native::Library, kernel: u64, ns: u64) {
     driver.call("cuFuncSetBlockShape", &[kernel, 1, 1, 1]);
     driver.call("cuParamSetSize", &[kernel, 8]);
     driver.call("cuParamSetv", &[kernel, 0, &raw const ns as u64, 8]);
+}
+
+fn flood(stepper: &mut Stepper, ms: u64, ns: u64) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let kernel = stepper.kernel(&driver)?;
+    let mut ns = ns;
+    let mut parameters = [&raw mut ns as u64];
+    let parameters = &raw mut parameters as u64;
+    let words = [kernel, 1, 1, 1, 1, 1, 1, 0, 0, parameters, 0];
+    let (begin, mut launched) = (Instant::now(), 0u64);
+    let mut longest = Duration::ZERO;
+    while begin.elapsed() < Duration::from_millis(ms) {
+        let before = Instant::now();
+        let code = driver.call("cuLaunchKernel", &words);
+        longest = longest.max(before.elapsed());
+        if code != Some(0) {
+            return Ok(Answer::code(code).number("launched", launched));
+        }
+        launched += 1;
+    }
+    let code = driver.call("cuCtxSynchronize", &[]);
+    Ok(took(
+        Answer::code(code)
+            .number("launched", launched)
+            .number("longest_launch_us", longest.as_micros() as u64),
+        begin,
+    ))
+}
+
+fn block(stepper: &mut Stepper) -> Result<Answer, String> {
+    let driver = stepper.driver()?;
+    let kernel = stepper.kernel(&driver)?;
+    let (mut stream, mut word, mut ns) = (0u64, 0u64, 1_000_000u64);
+    driver.call("cuStreamCreate", &[&raw mut stream as u64, 1]);
+    let code = driver.call("cuMemHostAlloc", &[&raw mut word as u64, 4096, 2]);
+    if code != Some(0) {
+        return Ok(Answer::code(code));
+    }
+    stepper.values.insert("blocked".to_owned(), word);
+    // 0: waits until the value is at least this.
+    let waits = driver.call("cuStreamWaitValue32_v2", &[stream, word, 1, 0]);
+    let mut parameters = [&raw mut ns as u64];
+    let parameters = &raw mut parameters as u64;
+    let words = [kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0];
+    let launched = driver.call("cuLaunchKernel", &words);
+    Ok(Answer::code(if waits == Some(0) {
+        launched
+    } else {
+        waits
+    }))
 }
 
 fn work(stepper: &mut Stepper, ms: u64, ns: u64, ahead_ms: u64) -> Result<Answer, String> {
