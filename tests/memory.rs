@@ -33,7 +33,7 @@ fn an_allocation_beyond_the_quota_is_refused_and_reserves_nothing() {
     assert_eq!(node.figure("web", 0, "last_refused_bytes"), 1);
 }
 
-// C22
+// C22, C30
 #[test]
 fn every_way_to_allocate_is_refused_with_out_of_memory_and_leaves_its_outputs_alone() {
     let node = Node::start();

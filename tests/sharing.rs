@@ -73,6 +73,37 @@ fn physical_memory_of_another_tenant_is_charged_to_its_maker_alone() {
     assert_eq!((node.used("maker", 0), node.used("taker", 0)), (0, 0));
 }
 
+// C08
+#[test]
+fn external_memory_is_mapped_and_freed_by_the_driver_s_own_word_and_charged_to_its_maker() {
+    let node = Node::start();
+    let mut maker = node.ready_stepper("maker", "64MiB");
+    let mut taker = node.ready_stepper("taker", "2MiB");
+    maker.ok("share-create h 64MiB");
+    let file = number(&maker.ok("share-export file h"), "file");
+    let pid = number(&maker.step("pid"), "pid");
+    taker.ok(&format!("share-fetch file {pid} {file}"));
+    taker.ok("share-external buffer file 64MiB");
+    taker.ok("fill buffer 7 1MiB");
+    assert_eq!(
+        (node.used("maker", 0), node.used("taker", 0)),
+        (64 * MIB, 0)
+    );
+    // It never was an allocation of ours, and the driver frees it.
+    taker.ok("free buffer");
+    taker.ok("share-external-end buffer");
+    assert_eq!(
+        (node.used("maker", 0), node.used("taker", 0)),
+        (64 * MIB, 0)
+    );
+    taker.ok("alloc a 2MiB");
+    taker.refused("alloc b 1");
+    maker.ok("share-close file");
+    maker.ok("release h");
+    wait_for_truth(&node, 2 * MIB);
+    assert_eq!((node.used("maker", 0), node.used("taker", 0)), (0, 2 * MIB));
+}
+
 #[test]
 fn linear_memory_of_another_process_is_charged_to_its_maker_alone() {
     let node = Node::start();

@@ -40,7 +40,7 @@ const DOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Between two looks at the daemon, and two drawings of the table.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Shortest time without a daemon, and the longest that the demo waits for a refusal meanwhile.
+/// Shortest time without a daemon, and the longest that the demo waits meanwhile for a refusal and a whole round.
 const WITHOUT_DAEMON: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(3));
 
 /// Longest time that the demo waits for the next daemon to take everything over, before it calls it
@@ -323,8 +323,9 @@ impl Stage {
         self.listen(Duration::ZERO)?;
         let (rounds, refusals) = (self.seen.rounds(), self.seen.refusals());
         let killed = Instant::now();
+        let is_shown = |seen: &Observed| seen.refusals() > refusals && seen.rounds() > rounds;
         while killed.elapsed() < WITHOUT_DAEMON.0
-            || (self.seen.refusals() == refusals && killed.elapsed() < WITHOUT_DAEMON.1)
+            || (!is_shown(&self.seen) && killed.elapsed() < WITHOUT_DAEMON.1)
         {
             self.listen(LOOK_EVERY / 4)?;
             let text = "the daemon was killed; the caps hold without it";

@@ -3,7 +3,10 @@
 use crate::answer::Answer;
 use crate::memory::{alloc, call};
 use crate::steps::{POISON, Stepper, number};
-use ffi::driver::{CUdeviceptr, CUipcMemHandle, CUresult};
+use ffi::driver::{
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdeviceptr,
+    CUexternalMemoryHandleType_enum, CUipcMemHandle, CUresult,
+};
 use std::ffi::{c_char, c_uint};
 use std::os::fd::IntoRawFd;
 
@@ -34,6 +37,37 @@ pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, Stri
         ["share-import", name, file] => {
             let words = [stepper.value(file)?, POSIX_FILE];
             alloc(stepper, "cuMemImportFromShareableHandle", name, &words)
+        }
+        // What graphics programs do: maps a descriptor of so many bytes as external memory.
+        ["share-external", name, file, bytes] => {
+            let driver = stepper.driver()?;
+            let bytes = number(bytes)?;
+            // SAFETY: plain data.
+            let mut asked: CUDA_EXTERNAL_MEMORY_HANDLE_DESC = unsafe { std::mem::zeroed() };
+            asked.type_ = CUexternalMemoryHandleType_enum::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+            asked.handle.fd = stepper.value(file)? as i32;
+            asked.size = bytes;
+            // SAFETY: as above.
+            let mut buffer: CUDA_EXTERNAL_MEMORY_BUFFER_DESC = unsafe { std::mem::zeroed() };
+            buffer.size = bytes;
+            let (mut memory, mut pointer) = (0u64, 0u64);
+            let words = [&raw mut memory as u64, &raw const asked as u64];
+            let code = driver.call("cuImportExternalMemory", &words);
+            if code != Some(0) {
+                return Ok(Answer::code(code));
+            }
+            let words = [&raw mut pointer as u64, memory, &raw const buffer as u64];
+            let code = driver.call("cuExternalMemoryGetMappedBuffer", &words);
+            stepper.values.insert((*name).to_owned(), pointer);
+            stepper.values.insert(format!("{name}.memory"), memory);
+            Ok(Answer::code(code))
+        }
+        ["share-external-end", name] => {
+            let memory = stepper.value(&format!("{name}.memory"))?;
+            let driver = stepper.driver()?;
+            Ok(Answer::code(
+                driver.call("cuDestroyExternalMemory", &[memory]),
+            ))
         }
         // Gets a descriptor that another process has.
         ["share-fetch", name, pid, file] => {
