@@ -63,7 +63,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    fn kind(&self) -> CUgraphNodeType {
+    pub(crate) fn kind(&self) -> CUgraphNodeType {
         match self {
             Self::Kernel(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_KERNEL,
             Self::Copy(..) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEMCPY,
@@ -119,8 +119,8 @@ impl Work {
 pub(crate) struct Node {
     /// What it does.
     pub(crate) work: Mutex<Work>,
-    after: Mutex<Vec<Arc<Node>>>,
-    graph: Weak<Graph>,
+    pub(crate) after: Mutex<Vec<Arc<Node>>>,
+    pub(crate) graph: Weak<Graph>,
 }
 
 impl Node {
@@ -133,7 +133,7 @@ impl Node {
 /// A graph.
 #[derive(Default)]
 pub(crate) struct Graph {
-    nodes: Mutex<Vec<Arc<Node>>>,
+    pub(crate) nodes: Mutex<Vec<Arc<Node>>>,
 }
 
 impl Graph {
@@ -201,7 +201,7 @@ impl Graph {
     }
 
     /// Refuses what memory of a graph's own is not allowed in.
-    fn refuse_memory(&self) -> Answer {
+    pub(crate) fn refuse_memory(&self) -> Answer {
         let nodes = self.nodes.lock();
         match nodes.iter().any(|node| node.work.lock().is_memory()) {
             true => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
@@ -216,16 +216,22 @@ impl Graph {
 }
 
 /// A node in an executable graph.
-struct Step {
+pub(crate) struct Step {
     /// Address of the node that it comes from.
-    node: usize,
-    work: Work,
+    pub(crate) node: usize,
+    pub(crate) work: Work,
+    /// Whether a launch does it.
+    pub(crate) is_enabled: bool,
+    /// Places of the steps that it comes after, in their order.
+    after: Vec<usize>,
 }
 
 /// An executable graph.
 pub(crate) struct Exec {
     flags: u64,
-    steps: Mutex<Vec<Step>>,
+    pub(crate) steps: Mutex<Vec<Step>>,
+    /// The end of the last launch, in whatever stream: the next one comes after it.
+    last: Arc<Event>,
 }
 
 /// The graph behind a handle.
@@ -244,7 +250,7 @@ pub(crate) fn find_node(handle: CUgraphNode) -> Answer<Arc<Node>> {
     driver()?.graph_nodes.find(handle).ok_or(INVALID_VALUE)
 }
 
-fn find_exec(handle: CUgraphExec) -> Answer<Arc<Exec>> {
+pub(crate) fn find_exec(handle: CUgraphExec) -> Answer<Arc<Exec>> {
     driver()?.graph_execs.find(handle).ok_or(INVALID_VALUE)
 }
 
@@ -284,7 +290,7 @@ fn clone(out: *mut CUgraph, original: CUgraph) -> Answer {
 }
 
 /// The nodes that a new one is to wait for; each must be of the same graph.
-fn dependencies(
+pub(crate) fn dependencies(
     graph: &Arc<Graph>,
     list: *const CUgraphNode,
     count: usize,
@@ -318,7 +324,9 @@ pub(crate) fn add(
 }
 
 /// The later interface's parameters from the first one's.
-fn widened(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
+pub(crate) fn widened(
+    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Answer<CUDA_KERNEL_NODE_PARAMS> {
     let params = take(params)?;
     Ok(CUDA_KERNEL_NODE_PARAMS {
         func: params.func,
@@ -336,7 +344,7 @@ fn widened(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Answer<CUDA_KERNEL_NODE
     })
 }
 
-fn kernel(params: &CUDA_KERNEL_NODE_PARAMS) -> Answer<Work> {
+pub(crate) fn kernel(params: &CUDA_KERNEL_NODE_PARAMS) -> Answer<Work> {
     let function = if params.func.is_null() {
         params.kern as CUfunction
     } else {
@@ -359,17 +367,17 @@ fn kernel(params: &CUDA_KERNEL_NODE_PARAMS) -> Answer<Work> {
     .map(Work::Kernel)
 }
 
-fn fill_work(params: *const CUDA_MEMSET_NODE_PARAMS) -> Answer<Work> {
+pub(crate) fn fill_work(params: *const CUDA_MEMSET_NODE_PARAMS) -> Answer<Work> {
     let (duration_ns, action) = fill::prepared(&take(params)?)?;
     Ok(Work::Fill(duration_ns, action))
 }
 
-fn copy_work(params: *const CUDA_MEMCPY3D) -> Answer<Work> {
+pub(crate) fn copy_work(params: *const CUDA_MEMCPY3D) -> Answer<Work> {
     let (duration_ns, action) = copy::prepared(&take(params)?)?;
     Ok(Work::Copy(duration_ns, action))
 }
 
-fn host_work(params: *const CUDA_HOST_NODE_PARAMS) -> Answer<Work> {
+pub(crate) fn host_work(params: *const CUDA_HOST_NODE_PARAMS) -> Answer<Work> {
     let params = take(params)?;
     Ok(Work::Host(HostCall {
         function: params.fn_.ok_or(INVALID_VALUE)?,
@@ -512,34 +520,6 @@ fn kernel_params_v1(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> 
     )
 }
 
-fn set_kernel_params(node: CUgraphNode, params: &CUDA_KERNEL_NODE_PARAMS) -> Answer {
-    let node = find_node(node)?;
-    let new = kernel(params)?;
-    let mut work = node.work.lock();
-    if !matches!(*work, Work::Kernel(_)) {
-        return Err(INVALID_VALUE);
-    }
-    *work = new;
-    Ok(())
-}
-
-fn set_exec_kernel_params(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    params: &CUDA_KERNEL_NODE_PARAMS,
-) -> Answer {
-    let exec = find_exec(exec)?;
-    let new = kernel(params)?;
-    let mut steps = exec.steps.lock();
-    let step = steps.iter_mut().find(|step| step.node == node as usize);
-    let step = step.ok_or(INVALID_VALUE)?;
-    if !matches!(step.work, Work::Kernel(_)) {
-        return Err(INVALID_VALUE);
-    }
-    step.work = new;
-    Ok(())
-}
-
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
 
@@ -548,12 +528,24 @@ const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
 fn steps(graph: &Graph) -> Option<Vec<Step>> {
     let order = graph.in_order()?;
+    let address = |node: &Arc<Node>| Arc::as_ptr(node) as usize;
+    let places: HashMap<usize, usize> = order.iter().map(address).zip(0..).collect();
     Some(
         order
             .iter()
-            .map(|node| Step {
-                node: Arc::as_ptr(node) as usize,
-                work: node.work.lock().clone(),
+            .map(|node| {
+                let before = node.after();
+                let mut after: Vec<usize> = before
+                    .iter()
+                    .filter_map(|it| places.get(&address(it)).copied())
+                    .collect();
+                after.sort_unstable();
+                Step {
+                    node: address(node),
+                    work: node.work.lock().clone(),
+                    is_enabled: true,
+                    after,
+                }
             })
             .collect(),
     )
@@ -569,6 +561,7 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
     let exec = Exec {
         flags,
         steps: Mutex::new(steps),
+        last: Arc::new(Event::untimed(&*crate::state::current()?, None)),
     };
     out.write(driver()?.graph_execs.add(Arc::new(exec)));
     Ok(())
@@ -603,6 +596,7 @@ fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
         .steps
         .lock()
         .iter()
+        .filter(|step| step.is_enabled)
         .map(|step| step.work.clone())
         .collect();
     if stream.is_capturing() {
@@ -612,7 +606,11 @@ fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
         return capture::add(driver, &stream, Work::Child(Arc::new(works)));
     }
     take_memory(driver, &stream, &works, exec.flags & AUTO_FREE != 0)?;
-    works.iter().try_for_each(|work| work.run(driver, &stream))
+    stream::wait_for_event(driver, &stream, &exec.last)?;
+    works
+        .iter()
+        .try_for_each(|work| work.run(driver, &stream))?;
+    exec.last.record_in(driver, &stream)
 }
 
 /// Allocates what the nodes of a launch want: all of it, or nothing.
@@ -655,9 +653,13 @@ fn update(exec: CUgraphExec, by: CUgraph) -> Answer<(CUgraphExecUpdateResult, us
     let exec = find_exec(exec)?;
     let new = steps(&*find(by)?).ok_or(INVALID_VALUE)?;
     let mut old = exec.steps.lock();
+    let changed = CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     if old.len() != new.len() {
-        let changed = CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         return Ok((changed, 0));
+    }
+    let mut pairs = old.iter().zip(&new);
+    if let Some((_, new)) = pairs.find(|(old, new)| old.after != new.after) {
+        return Ok((changed, new.node));
     }
     let differing = old
         .iter()
@@ -711,7 +713,7 @@ fn update_v2(exec: CUgraphExec, by: CUgraph, out: *mut CUgraphExecUpdateResultIn
     told(result)
 }
 
-fn event_node(event: CUevent, work: fn(Arc<Event>) -> Work) -> Answer<Work> {
+pub(crate) fn event_node(event: CUevent, work: fn(Arc<Event>) -> Work) -> Answer<Work> {
     event::find(event).map(work)
 }
 
@@ -736,16 +738,12 @@ driver! {
     cuGraphAddDependencies(h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize) => add_dependencies;
     cuGraphKernelNodeGetParams(h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v1) => kernel_params_v1;
     cuGraphKernelNodeGetParams_v2(h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS) => kernel_params;
-    cuGraphKernelNodeSetParams(h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1) => |node, params| set_kernel_params(node, &widened(params)?);
-    cuGraphKernelNodeSetParams_v2(h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS) => |node, params| set_kernel_params(node, &take(params)?);
     cuGraphInstantiate(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize) => |out, graph, _, _, _| instantiate(out, graph, 0);
     cuGraphInstantiate_v2(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize) => |out, graph, _, _, _| instantiate(out, graph, 0);
     cuGraphInstantiateWithFlags(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: c_ulonglong) => instantiate;
     cuGraphInstantiateWithParams(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiate_with_params;
     cuGraphInstantiateWithParams_ptsz(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiate_with_params;
     cuGraphExecDestroy(h_graph_exec: CUgraphExec) => destroy_exec;
-    cuGraphExecKernelNodeSetParams(h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1) => |exec, node, params| set_exec_kernel_params(exec, node, &widened(params)?);
-    cuGraphExecKernelNodeSetParams_v2(h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS) => |exec, node, params| set_exec_kernel_params(exec, node, &take(params)?);
     cuGraphExecUpdate(h_graph_exec: CUgraphExec, h_graph: CUgraph, h_error_node_out: *mut CUgraphNode, update_result_out: *mut CUgraphExecUpdateResult) => update_v1;
     cuGraphExecUpdate_v2(h_graph_exec: CUgraphExec, h_graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo) => update_v2;
     cuGraphLaunch(h_graph: CUgraphExec, h_stream: CUstream) => launch::<Plain>;

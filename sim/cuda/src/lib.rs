@@ -28,6 +28,7 @@ mod event;
 mod event_sharing;
 mod fill;
 mod graph;
+mod graph_edit;
 mod graph_memory;
 mod graph_memory_node;
 mod host;

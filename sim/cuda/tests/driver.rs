@@ -208,6 +208,13 @@ plays_of! {
 }
 
 plays_of! {
+    edits:
+    parameters_of_nodes_are_changed_in_a_graph_and_in_what_was_made_of_it
+    edges_and_nodes_are_taken_away
+    launches_of_one_executable_graph_come_after_one_another
+}
+
+plays_of! {
     batches:
     a_batch_of_copies_is_done_in_its_turn_or_not_at_all
     a_batch_copies_boxes_between_memory_and_arrays

@@ -32,6 +32,7 @@ macro_rules! fails {
 }
 
 mod batches;
+mod edits;
 mod graphs;
 mod managed;
 mod peers;
