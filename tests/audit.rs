@@ -184,6 +184,46 @@ fn a_cap_below_what_the_driver_takes_shows_nothing_free_and_adds_up() {
     assert_eq!(node.figure("web", 0, "memory_set_aside_bytes"), 345 * MIB);
 }
 
+// C107
+#[test]
+fn a_context_too_many_is_refused() {
+    let node = Node::with(&Setup {
+        gpu: vec!["--context-overhead", "100MiB"],
+        ..Setup::default()
+    });
+    let tenant = node.tenant("web", "250MiB");
+    let start = || {
+        let mut program = tenant.stepper();
+        program.ok("init");
+        program
+    };
+    let set_aside = |mib: u64| {
+        support::eventually(&format!("{mib} MiB are set aside"), PATIENCE, || {
+            let bytes = node.figure("web", 0, "memory_set_aside_bytes");
+            (bytes == mib * MIB).then_some(())
+        });
+    };
+    // The third is more than the cap allows, which is known when it is there.
+    let mut programs: Vec<support::Stepper> = (1..=3)
+        .map(|count| {
+            let mut program = start();
+            program.ok("context 0");
+            set_aside(count * 100);
+            program
+        })
+        .collect();
+    for way in ["context 0", "context-create own 0"] {
+        let mut next = start();
+        assert_eq!(next.code(way), OUT_OF_MEMORY, "{way}");
+    }
+    assert_eq!(node.figure("web", 0, "memory_truth_bytes"), 300 * MIB);
+    // One more use of the context that there is takes nothing.
+    programs[0].ok("context 0");
+    programs.pop();
+    set_aside(200);
+    start().ok("context 0");
+}
+
 // C23
 #[test]
 fn who_holds_more_than_a_cap_that_was_lowered_is_marked_until_it_does_no_more() {

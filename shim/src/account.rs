@@ -167,6 +167,22 @@ fn room_bytes(seat: Seat, device: Index) -> u64 {
     })
 }
 
+/// Whether contexts and code, as they were measured, and allocations are more than the cap of `device` allows.
+///
+/// Nothing where contexts take nothing, or where the driver counts them itself.
+pub(crate) fn is_over(seat: Seat, device: Index) -> bool {
+    let Some(control) = device::control(seat.pages, device) else {
+        return false;
+    };
+    let set_aside = control.set_aside_bytes.load(Ordering::Relaxed);
+    if set_aside == 0 || control.is_held_by_driver.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let held = books(seat, device).map_or(0, |books| ledger::bytes(books.held_units()));
+    // Acquire: a cap that was lowered counts from the next request on.
+    held.saturating_add(set_aside) > control.memory_limit_bytes.load(Ordering::Acquire)
+}
+
 fn books(seat: Seat, device: Index) -> Option<Books<'static, PageAccounts<'static>>> {
     Books::of(seat.pages.usage, device.get())
 }

@@ -63,6 +63,7 @@ const fn open(base: &'static str, why: &'static str) -> Row {
 
 /// Overheads, which only measuring knows.
 const MEASURED: &str = "the driver's own memory: measured, and set aside of the cap (test `audit`)";
+const MEASURED_AND_REFUSED: &str = "the driver's own memory: measured, and set aside of the cap; refused where the cap is exceeded already";
 const BLOCK_ENDS: &str = "`cuMemFree`, `cuMemFreeAsync`, the end of its context or process";
 const POOL_SHRINKS: &str = "what the pool gives back: at a synchronisation, trim or destruction";
 const HANDLE_ENDS: &str = "the last of its references, mappings and descriptors here";
@@ -150,15 +151,16 @@ const ROWS: &[Row] = &[
         "arrays::a_mipmapped_array_is_charged_with_all_its_levels"),
 
     // Contexts: what they cost themselves only measuring knows.
-    hooked("cuDevicePrimaryCtxRetain", "nothing; remembers which context is the device's", "-",
-        "physical::a_context_that_is_retained_often_frees_its_memory_with_its_last_release"),
+    hooked("cuDevicePrimaryCtxRetain", MEASURED_AND_REFUSED, "the end of the context",
+        "audit::a_context_too_many_is_refused"),
     hooked("cuDevicePrimaryCtxRelease", "with the last: gives back the linear memory of the context", "-",
         "physical::a_context_that_is_retained_often_frees_its_memory_with_its_last_release"),
     hooked("cuDevicePrimaryCtxReset", "gives back the linear memory of the context", "-",
         "physical::physical_memory_outlives_the_context_and_linear_memory_does_not"),
     hooked("cuCtxDestroy", "gives back the linear memory of the context", "-",
         "accounts::whatever_a_program_does_its_account_is_the_hardwares"),
-    open("cuCtxCreate", MEASURED),
+    hooked("cuCtxCreate", MEASURED_AND_REFUSED, "the end of the context",
+        "audit::a_context_too_many_is_refused"),
     hooked("cuCtxAttach", "nothing; one more use of the context", "-",
         "physical::a_context_that_was_attached_to_ends_with_its_last_detachment"),
     hooked("cuCtxDetach", "the last gives back the linear memory of the context", "-",

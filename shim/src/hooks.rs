@@ -191,6 +191,12 @@ hooks! {
         => array::map;
 
     // Whose end frees everything in it.
+    cuCtxCreate(out: *mut CUcontext, flags: c_uint, device: CUdevice) => context::create;
+    cuCtxCreate_v2(out: *mut CUcontext, flags: c_uint, device: CUdevice) => context::create;
+    cuCtxCreate_v3(out: *mut CUcontext, affinities: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice)
+        => context::create_v3;
+    cuCtxCreate_v4(out: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, device: CUdevice)
+        => context::create_v4;
     cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) => context::retain_primary;
     cuDevicePrimaryCtxRelease(device: CUdevice) => context::release_primary;
     cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;

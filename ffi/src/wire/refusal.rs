@@ -31,6 +31,10 @@ pub enum Refusable {
     GraphLaunch = 11,
     /// `cuGraphUpload`.
     GraphUpload = 12,
+    /// `cuCtxCreate`, of no known size.
+    CtxCreate = 13,
+    /// `cuDevicePrimaryCtxRetain`, of no known size.
+    PrimaryCtxRetain = 14,
 }
 
 impl Refusable {
@@ -38,7 +42,7 @@ impl Refusable {
     pub const PLACES: usize = 16;
 
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::MemAlloc,
         Self::MemAllocPitch,
         Self::MemAllocManaged,
@@ -51,6 +55,8 @@ impl Refusable {
         Self::GraphInstantiate,
         Self::GraphLaunch,
         Self::GraphUpload,
+        Self::CtxCreate,
+        Self::PrimaryCtxRetain,
     ];
 
     /// The one at this place of a page's counts.
@@ -78,6 +84,8 @@ impl Refusable {
             Self::GraphInstantiate => "cuGraphInstantiate",
             Self::GraphLaunch => "cuGraphLaunch",
             Self::GraphUpload => "cuGraphUpload",
+            Self::CtxCreate => "cuCtxCreate",
+            Self::PrimaryCtxRetain => "cuDevicePrimaryCtxRetain",
         }
     }
 }
