@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("docker_restarts_a_container_under_its_cap", restarted),
     ("docker_without_the_runtime_is_let_alone", let_alone),
     ("containerd_holds_caps", containerd),
+    ("docker_images_of_all_kinds", kinds),
 ];
 
 /// Why they cannot run here.
@@ -338,6 +339,26 @@ fn let_alone() {
     }
 }
 
+/// How docker runs a container whose quota is in its variables, by the runtime.
+pub(crate) const RUN: [&str; 5] = [
+    "run",
+    "--rm",
+    "--interactive",
+    "--network=none",
+    "--runtime=sluice",
+];
+
+fn kinds() {
+    let mut node = Node::start();
+    let engine = Engine::new(&node);
+    let engine = crate::kinds::Engine {
+        command: &|arguments| engine.command(arguments),
+        run: &RUN,
+        prefix: "",
+    };
+    crate::kinds::all(&mut node, &engine);
+}
+
 fn containerd() {
     let node = Node::start();
     let engine = Engine::new(&node);
@@ -345,7 +366,9 @@ fn containerd() {
     engine.succeed(&["save", "--output", &archive, IMAGE]);
     succeed(&mut engine.ctr(&["image", "import", &archive]), BOUND);
     let runtime = engine.path().join("runtime").display().to_string();
-    let image = format!("docker.io/library/{IMAGE}");
+    let listed = succeed(&mut engine.ctr(&["image", "list", "--quiet"]), BOUND);
+    let image = listed.lines().find(|name| name.ends_with(IMAGE));
+    let image = image.expect("imported just now").to_owned();
     let mut stepper = ready(Stepper::start(&mut engine.ctr(&[
         "run",
         "--rm",

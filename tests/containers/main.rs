@@ -9,6 +9,7 @@ mod support;
 mod bundle;
 mod docker;
 mod image;
+mod kinds;
 mod modern;
 mod next;
 mod podman;

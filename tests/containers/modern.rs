@@ -79,7 +79,7 @@ const RUN: [&str; 7] = [
 ];
 
 fn docker() {
-    let node = Node::start();
+    let mut node = Node::start();
     let tree = enter();
     devices_of(&node, &tree);
     let engine = Engine::start(&node, Some(tree)).unwrap_or_else(|reason| panic!("{reason}"));
@@ -95,12 +95,24 @@ fn docker() {
         "/bin/stepper",
     ];
     is_held(&node, first, &mut engine.command(&exec));
+    let kinds = crate::kinds::Engine {
+        command: &|arguments| engine.command(arguments),
+        run: &[
+            "run",
+            "--rm",
+            "--interactive",
+            "--network=none",
+            "--device=sluice.dev/gpu=managed",
+        ],
+        prefix: "",
+    };
+    crate::kinds::all(&mut node, &kinds);
     drop(engine);
     nobody_is_left(&node);
 }
 
 fn podman() {
-    let node = Node::start();
+    let mut node = Node::start();
     let tree = enter();
     devices_of(&node, &tree);
     let folder = tempfile::Builder::new()
@@ -146,6 +158,12 @@ fn podman() {
         "/bin/stepper",
     ];
     is_held(&node, first, &mut podman(&exec));
+    let kinds = crate::kinds::Engine {
+        command: &podman,
+        run: &crate::podman::RUN,
+        prefix: "localhost/",
+    };
+    crate::kinds::all(&mut node, &kinds);
     eventually("no container is left", BOUND, || {
         _ = finish(&mut podman(&["rm", "--all", "--force", "--time=0"]), BOUND);
         let left = finish(&mut podman(&["ps", "--all", "--quiet"]), BOUND);

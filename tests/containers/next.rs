@@ -196,7 +196,17 @@ fn over_cri() {
             "SLUICE_NAME=web",
         ])
         .args(["--", "/bin/sh", "-c", &script]);
-    let printed = succeed(&mut client, BOUND * 2);
+    let running = client.stdout(Stdio::piped()).spawn().expect("the client");
+    // As long as the container is there, the tenant is it.
+    let known = eventually("the container is a tenant", BOUND, || {
+        let tenant = node.tenant_status("web")?;
+        tenant["container"]["id"].as_str().map(str::to_owned)
+    });
+    let output = running.wait_with_output().expect("our own child");
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let first = printed.lines().next().expect("the container's id");
+    assert_eq!(first, format!("container {known}"));
     let answers: Vec<Value> = printed
         .lines()
         .skip(1)

@@ -32,6 +32,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("crun_is_as_good_as_runc", crun),
     ("the_runtime_is_as_good_as_a_device", by_runtime),
+    ("images_of_all_kinds", kinds),
 ];
 
 /// Why they cannot run here.
@@ -301,6 +302,27 @@ fn caps_hold() {
     drop((quarter, managed));
     engine.clear();
     nobody_is_left(&node);
+}
+
+/// How podman runs a container whose quota is in its variables.
+pub(crate) const RUN: [&str; 5] = [
+    "run",
+    "--rm",
+    "--interactive",
+    "--pull=never",
+    "--device=sluice.dev/gpu=managed",
+];
+
+fn kinds() {
+    let (mut node, engine) = (Node::start(), Engine::new());
+    engine.devices_of(&node);
+    let kinds = crate::kinds::Engine {
+        command: &|arguments| engine.command(arguments),
+        run: &RUN,
+        prefix: "localhost/",
+    };
+    crate::kinds::all(&mut node, &kinds);
+    engine.clear();
 }
 
 fn no_variable_raises() {
