@@ -86,7 +86,7 @@ fn a_ceiling_holds_though_nvml_says_nothing_or_nonsense() {
             number(&program.answer("work-for", Duration::from_secs(30)), "rc"),
             0
         );
-        assert!((share - 0.3).abs() <= 0.1, "{faults}: {share}");
+        assert!((share - 0.3).abs() <= 0.12, "{faults}: {share}");
     }
 }
 

@@ -158,7 +158,7 @@ fn turns_are_long_while_more_is_held_than_there_is() {
         .each_ref()
         .map(|program| node.busy(program.pid()).as_secs_f64());
     let share = shares[0] / (shares[0] + shares[1]);
-    assert!((share - 0.5).abs() <= 0.15, "{shares:?}");
+    assert!((share - 0.5).abs() <= 0.2, "{shares:?}");
 }
 
 #[test]

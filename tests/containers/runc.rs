@@ -593,7 +593,7 @@ fn shares() {
     });
     let part = busy[0] / (busy[0] + busy[1]);
     // Both end at the same moment only roughly; what is exact is the arbiter's to show.
-    assert!((0.65..0.85).contains(&part), "{busy:?}");
+    assert!((0.6..0.9).contains(&part), "{busy:?}");
 }
 
 fn peers_names() {
