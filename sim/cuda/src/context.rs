@@ -384,7 +384,7 @@ fn detach(given: CUcontext) -> Answer {
     }
 }
 
-fn retain_primary(out: *mut CUcontext, ordinal: CUdevice) -> Answer {
+pub(crate) fn retain_primary(out: *mut CUcontext, ordinal: CUdevice) -> Answer {
     let out = Out::claim(out)?;
     let driver = driver()?;
     let mut primary = driver.device(ordinal)?.primary.lock();
@@ -401,7 +401,7 @@ fn retain_primary(out: *mut CUcontext, ordinal: CUdevice) -> Answer {
     Ok(())
 }
 
-fn release_primary(ordinal: CUdevice) -> Answer {
+pub(crate) fn release_primary(ordinal: CUdevice) -> Answer {
     let driver = driver()?;
     let mut primary = driver.device(ordinal)?.primary.lock();
     match primary.retained {

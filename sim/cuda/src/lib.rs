@@ -31,6 +31,7 @@ mod graph;
 mod graph_edit;
 mod graph_memory;
 mod graph_memory_node;
+mod green;
 mod host;
 mod image;
 mod launch;

@@ -14,6 +14,7 @@ use crate::context::{Context, Primary};
 use crate::deferred::Deferred;
 use crate::event::Event;
 use crate::graph::{Exec, Graph, Node};
+use crate::green::{Description, Green};
 use crate::guard::Answer;
 use crate::link::Link;
 use crate::linker::Linker;
@@ -97,6 +98,10 @@ pub(crate) struct Driver {
     pub(crate) graph_nodes: Registry<Node>,
     /// Executable graphs.
     pub(crate) graph_execs: Registry<Exec>,
+    /// Green contexts.
+    pub(crate) greens: Registry<Green>,
+    /// What green contexts are to be made of.
+    pub(crate) green_descriptions: Registry<Description>,
     /// Modules.
     pub(crate) modules: Registry<Module>,
     /// Functions of modules.
@@ -185,6 +190,8 @@ impl Driver {
             graphs: Registry::new(),
             graph_nodes: Registry::new(),
             graph_execs: Registry::new(),
+            greens: Registry::new(),
+            green_descriptions: Registry::new(),
             modules: Registry::new(),
             functions: Registry::new(),
             libraries: Registry::new(),

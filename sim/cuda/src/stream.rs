@@ -33,7 +33,7 @@ const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`, as a handle.
 const PER_THREAD: usize = 2;
 /// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: c_uint = 1;
+pub(crate) const NON_BLOCKING: c_uint = 1;
 /// Range of priorities: greatest first, as the API spells it.
 pub(crate) const GREATEST_PRIORITY: c_int = -5;
 
@@ -443,7 +443,7 @@ fn context_v2<F: Flavour>(handle: CUstream, out: *mut CUcontext, green: *mut CUg
     if green.is_null() {
         return Ok(());
     }
-    put(green, std::ptr::null_mut())
+    put(green, crate::green::of_stream(driver()?, handle))
 }
 
 fn device<F: Flavour>(handle: CUstream, out: *mut CUdevice) -> Answer {

@@ -208,6 +208,12 @@ plays_of! {
 }
 
 plays_of! {
+    green:
+    multiprocessors_are_divided_in_the_steps_of_the_device
+    a_green_context_has_its_part_and_streams_of_its_own
+}
+
+plays_of! {
     edits:
     parameters_of_nodes_are_changed_in_a_graph_and_in_what_was_made_of_it
     edges_and_nodes_are_taken_away

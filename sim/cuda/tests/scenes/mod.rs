@@ -34,6 +34,7 @@ macro_rules! fails {
 mod batches;
 mod edits;
 mod graphs;
+mod green;
 mod managed;
 mod peers;
 mod values;
