@@ -51,7 +51,7 @@ pub const MAX_QUEUED: u64 = 1024;
 pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SLUICEgp");
 
 /// Layout of everything in this module. Raised when something moves or changes its meaning.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Values of [`Request::operation`].
 pub mod operation {
@@ -98,6 +98,26 @@ pub mod operation {
     pub const EVENT_MAKE: u32 = 24;
     /// Gives it back. `arguments[0]`: place, `[1]`: number.
     pub const EVENT_FREE: u32 = 25;
+    /// Moves a process on, or asks where it stands; its descriptor (`pidfd_open`) comes along.
+    /// `arguments[0]`: one of [`super::checkpoint`]. `values[0]`: its state then, as `CUprocessState` numbers
+    /// it, `[1]`: the thread of its library's that works for it, by its own pid namespace.
+    pub const CHECKPOINT: u32 = 26;
+}
+
+/// What is to be done about a process, by [`operation::CHECKPOINT`].
+pub mod checkpoint {
+    /// Nothing: where does it stand?
+    pub const LOOK: u64 = 0;
+    /// Keep it from its next call. It is locked once it has none in progress and no work: ask until it is.
+    pub const LOCK: u64 = 1;
+    /// Let go of what could not be locked.
+    pub const GIVE_UP: u64 = 2;
+    /// Take what it holds off the devices.
+    pub const TAKE_AWAY: u64 = 3;
+    /// Bring it back.
+    pub const BRING_BACK: u64 = 4;
+    /// Let it go on.
+    pub const UNLOCK: u64 = 5;
 }
 
 /// Values of [`Reply::status`].
@@ -114,8 +134,12 @@ pub mod status {
     pub const LOST: u32 = 4;
     /// Only root may.
     pub const DENIED: u32 = 5;
-    /// The descriptor is of no control group.
+    /// The descriptor is of no control group, or of no process that computes.
     pub const NOT_FOUND: u32 = 6;
+    /// The process does not stand where that could be done.
+    pub const STATE: u32 = 7;
+    /// It holds what others hold too.
+    pub const SHARED: u32 = 8;
 }
 
 /// A hard limit that limits nothing: `NVML_DEVICE_MEMORY_LIMIT_MAX`.
@@ -387,8 +411,13 @@ pub struct ClientPage {
     pub waiters: AtomicU32,
     /// Raised with each host function that has become ready.
     pub host_calls: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// 1: no call may begin; a futex. SeqCst with `calls`: the `gpu` process sees the call, or the call sees
+    /// that it may not begin.
+    pub is_locked: AtomicU32,
+    /// Calls that are in progress.
+    pub calls: AtomicU32,
+    /// The thread of the library's that works for the process.
+    pub worker: AtomicI32,
     /// The ring; command `n` lies at `n % RING_COMMANDS`.
     pub ring: [CommandSlot; RING_COMMANDS],
     /// The streams.

@@ -282,9 +282,15 @@ fn ready_slot(calls: &Calls, compute: &Compute) -> Option<u32> {
 }
 
 /// Starts the thread of deferred work.
-pub(crate) fn start(deferred: &Arc<Deferred>) -> io::Result<()> {
+pub(crate) fn start(deferred: &Arc<Deferred>) -> io::Result<i32> {
     let deferred = Arc::clone(deferred);
-    start_thread("sluice-sim", move || deferred.run())
+    let (tell, told) = std::sync::mpsc::channel();
+    start_thread("sluice-sim", move || {
+        // Nobody listens where the start is given up.
+        let _ = tell.send(nix::unistd::gettid().as_raw());
+        deferred.run();
+    })?;
+    told.recv().map_err(io::Error::other)
 }
 
 /// Starts a thread with every signal blocked: they are the host's.

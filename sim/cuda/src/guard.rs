@@ -16,8 +16,12 @@ pub(crate) const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
 /// Exports one function for each row: `symbol(arguments) => policy;`.
 ///
-/// Rows after `early;` may be called before `cuInit`.
+/// Rows after `early;` may be called before `cuInit`; those after `aside;` go on in a process that is locked
+/// for a checkpoint, and do not count as calls in progress.
 macro_rules! driver {
+    (aside; $( $name:ident ( $( $argument:ident : $type:ty ),* $(,)? ) => $policy:expr; )*) => {
+        $( driver!(@one enter_aside $name ( $( $argument : $type ),* ) $policy); )*
+    };
     (early; $( $name:ident ( $( $argument:ident : $type:ty ),* $(,)? ) => $policy:expr; )*) => {
         $( driver!(@one enter_early $name ( $( $argument : $type ),* ) $policy); )*
     };
@@ -40,8 +44,19 @@ macro_rules! driver {
     };
 }
 
-/// Runs a policy once the library is initialised.
+/// Runs a policy once the library is initialised, and while the process is not locked.
 pub(crate) fn enter(policy: impl FnOnce() -> Answer) -> CUresult {
+    let Ok(driver) = state::driver() else {
+        return CUresult::CUDA_ERROR_NOT_INITIALIZED;
+    };
+    driver.link.begin_call();
+    let code = enter_early(policy);
+    driver.link.end_call();
+    code
+}
+
+/// Runs a policy once the library is initialised.
+pub(crate) fn enter_aside(policy: impl FnOnce() -> Answer) -> CUresult {
     if state::is_ready() {
         enter_early(policy)
     } else {

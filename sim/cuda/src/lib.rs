@@ -6,7 +6,8 @@
 //!
 //! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
 //! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `copy_batch`, `fill`, `texture`, `linker`, `multicast`,
-//!   `stream`, `stream_attributes`, `values`, `event`, `event_sharing`, `managed`, `peers`, `module`, `launch`, `occupancy`: the families.
+//!   `stream`, `stream_attributes`, `values`, `event`, `event_sharing`, `managed`, `peers`, `module`, `launch`, `occupancy`,
+//!   `checkpoint`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
 //! bookkeeping, never while something waits for the device, and in this order: a device's primary
@@ -18,6 +19,7 @@ mod guard;
 mod array;
 mod array_copy;
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod copy_batch;

@@ -399,6 +399,49 @@ impl Link {
         }
     }
 
+    /// Begins a call of the program's; see [`Compute::begin_call`].
+    #[inline]
+    pub(crate) fn begin_call(&self) {
+        if let Self::Gpu(compute, _) = self {
+            compute.begin_call();
+        }
+    }
+
+    /// Ends it.
+    #[inline]
+    pub(crate) fn end_call(&self) {
+        if let Self::Gpu(compute, _) = self {
+            compute.end_call();
+        }
+    }
+
+    /// Names the thread that works for this process.
+    pub(crate) fn set_worker(&self, thread: i32) {
+        if let Self::Gpu(compute, _) = self {
+            compute.page().worker.store(thread, Ordering::Release);
+        }
+    }
+
+    /// See [`Compute::checkpoint`].
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a process that does not compute, `CUDA_ERROR_NOT_PERMITTED` for
+    /// another user's, `CUDA_ERROR_ILLEGAL_STATE` where it does not stand so, `CUDA_ERROR_NOT_SUPPORTED`
+    /// where it shares memory, and in null mode.
+    pub(crate) fn checkpoint(&self, process: BorrowedFd<'_>, action: u64) -> Answer<(u32, i32)> {
+        let Self::Gpu(compute, _) = self else {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        };
+        let done = compute.checkpoint(process, action);
+        done.map_err(|error| match error {
+            GpuError::NoGroup => CUresult::CUDA_ERROR_INVALID_VALUE,
+            GpuError::Denied => CUresult::CUDA_ERROR_NOT_PERMITTED,
+            GpuError::State => CUresult::CUDA_ERROR_ILLEGAL_STATE,
+            GpuError::Shared => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+            other => code(&other),
+        })
+    }
+
     /// Whether the device behind is there.
     pub(crate) fn is_alive(&self) -> bool {
         match self {

@@ -157,7 +157,9 @@ pub(crate) fn initialise() -> Answer {
     }
     let driver = Driver::new(Link::connect()?);
     let driver = DRIVER.get_or_init(|| driver);
-    crate::deferred::start(&driver.deferred).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    let worker = crate::deferred::start(&driver.deferred);
+    let worker = worker.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    driver.link.set_worker(worker);
     // SAFETY: the handler is a function of this library that does what a fork handler may.
     let registered = unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     if registered != 0 {

@@ -237,6 +237,75 @@ plays_of! {
     a_stream_keeps_its_attributes_and_hands_them_on
 }
 
+plays_of! {
+    checkpoints:
+    a_process_leaves_the_device_and_comes_back_by_itself
+}
+
+/// A scene that does something about another process.
+fn about(hardware: &Hardware, name: &str, target: &Child) -> Command {
+    let mut scene = hardware.scene(&format!("checkpoints::{name}"));
+    scene.env("SIM_TARGET", target.id().to_string());
+    scene.env("SIM_NOTES", hardware.folder.join("notes"));
+    scene
+}
+
+#[test]
+fn a_process_is_taken_off_the_device_and_goes_on_where_it_was() {
+    let hardware = Hardware::start("checkpoint");
+    let target = begin_with_notes(&hardware, "checkpoints::works_until_its_input_ends");
+    let name = "takes_another_process_off_the_device_and_brings_it_back";
+    check(about(&hardware, name, &target).output().unwrap());
+    // Its output's beginning has been read; that it has passed is in its status.
+    let ended = target.wait_with_output().unwrap();
+    assert!(ended.status.success());
+}
+
+#[test]
+fn a_process_that_is_killed_off_the_device_leaves_nothing() {
+    let hardware = Hardware::start("checkpoint-killed");
+    let mut target = begin_with_notes(&hardware, "checkpoints::works_until_its_input_ends");
+    let gpu = hardware.gpu();
+    assert_eq!(gpu.processes(0).len(), 1);
+    let name = "takes_another_process_off_the_device_for_good";
+    check(about(&hardware, name, &target).output().unwrap());
+    assert_eq!(gpu.processes(0), []);
+    assert_eq!(gpu.memory(0).used, 0);
+    target.kill().unwrap();
+    target.wait().unwrap();
+    eventually(|| {
+        let rows = gpu.board().client.iter();
+        let pid = target.id() as i32;
+        rows.map(|row| row.pid.load(std::sync::atomic::Ordering::Relaxed))
+            .all(|there| there != pid)
+    });
+    assert_eq!(gpu.memory(0).used, 0);
+    hardware.play("memory_is_counted_by_512_bytes_and_over_it_nothing_changes");
+}
+
+#[test]
+fn who_dies_while_it_waits_for_a_lock_holds_nobody() {
+    let hardware = Hardware::start("checkpoint-waits");
+    let mut target = begin_with_notes(&hardware, "checkpoints::works_without_an_end");
+    let notes = hardware.folder.join("notes");
+    let rounds = || std::fs::read_to_string(&notes).unwrap();
+    let mut scene = about(&hardware, "waits_in_vain_for_another_process", &target);
+    let mut waits = scene.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufReader::new(waits.stdout.as_mut().unwrap());
+    assert!(std::io::BufRead::lines(lines).any(|line| line.unwrap().contains("ready")));
+    eventually(|| {
+        let before = rounds();
+        std::thread::sleep(Duration::from_millis(50));
+        before == rounds()
+    });
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    let before = rounds();
+    eventually(|| before != rounds());
+    target.kill().unwrap();
+    target.wait().unwrap();
+}
+
 #[test]
 fn access_between_devices_is_given_once_and_taken_back() {
     let hardware = Hardware::start_with("peers", |options| options.devices = 2);

@@ -230,6 +230,40 @@ impl Compute {
         self.gpu.call(operation::LOSE, &arguments).map(drop)
     }
 
+    /// Moves a process on by `action`, one of [`checkpoint`](crate::proto::checkpoint); `process` is its pidfd.
+    /// Yields its state, as `CUprocessState` numbers it, and the thread that works for it.
+    ///
+    /// # Errors
+    /// [`GpuError::NoGroup`] for a process that does not compute, [`GpuError::Denied`] for another user's,
+    /// [`GpuError::State`] where it does not stand so, [`GpuError::Shared`] where it shares memory,
+    /// [`GpuError::OutOfMemory`] where what it held does not fit any more.
+    pub fn checkpoint(&self, process: BorrowedFd<'_>, action: u64) -> Result<(u32, i32), GpuError> {
+        let files = [process.as_raw_fd()];
+        let (reply, _) = self
+            .gpu
+            .call_with(operation::CHECKPOINT, &[action], &files)?;
+        Ok((reply.values[0] as u32, reply.values[1] as i32))
+    }
+
+    /// Begins a call of the program's, unless the process is locked: then it waits until that is over, or the
+    /// `gpu` process gone. [`Compute::end_call`] ends it.
+    pub fn begin_call(&self) {
+        let page = self.page();
+        loop {
+            page.calls.fetch_add(1, Ordering::SeqCst);
+            if page.is_locked.load(Ordering::SeqCst) == 0 || !self.gpu.is_alive() {
+                return;
+            }
+            self.end_call();
+            futex_wait(&page.is_locked, 1, LIVENESS);
+        }
+    }
+
+    /// Ends a call of the program's.
+    pub fn end_call(&self) {
+        self.page().calls.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Makes a descriptor that stands for `block` (0: none) and holds it while a copy of it is open.
     ///
     /// # Errors

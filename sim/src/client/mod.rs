@@ -69,6 +69,12 @@ pub enum GpuError {
     /// The directory is of no control group.
     #[error("the directory is of no control group")]
     NoGroup,
+    /// The process does not stand where that could be done.
+    #[error("the process is not in the state that this needs")]
+    State,
+    /// It holds what others hold too.
+    #[error("the process shares memory with others")]
+    Shared,
     /// The process refused the request as senseless.
     #[error("the `gpu` process refused the request")]
     Refused,
@@ -482,6 +488,8 @@ fn checked(reply: &Reply) -> Result<(), GpuError> {
         status::LOST => Err(GpuError::Lost),
         status::DENIED => Err(GpuError::Denied),
         status::NOT_FOUND => Err(GpuError::NoGroup),
+        status::STATE => Err(GpuError::State),
+        status::SHARED => Err(GpuError::Shared),
         _ => Err(GpuError::Refused),
     }
 }

@@ -192,7 +192,10 @@ impl Process {
         hard: u64,
         file: &OwnedFd,
     ) -> Result<(), u32> {
-        let is_root = self.clients.get(&id).is_some_and(|client| client.is_root);
+        let is_root = self
+            .clients
+            .get(&id)
+            .is_some_and(|client| client.user == Some(0));
         if !is_root {
             return Err(status::DENIED);
         }

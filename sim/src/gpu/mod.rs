@@ -7,6 +7,7 @@
 //! A client is gone when its connection or its process ends, whichever comes first: a forked child
 //! that inherits the connection does not keep its parent's memory.
 
+mod checkpoint;
 mod events;
 mod groups;
 mod process;

@@ -13,6 +13,7 @@ use nix::sys::socket::{SockFlag, accept4, getsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use super::checkpoint::Standing;
 use super::events::EventPage;
 use super::groups::{Group, GroupLimits, groups_of};
 use super::setup::{describe, listen_at, seal};
@@ -101,12 +102,14 @@ pub(super) struct Client {
     pub(super) contexts: Vec<(ContextId, usize)>,
     /// Where its process stood when it connected.
     pub(super) groups: Vec<Group>,
-    pub(super) is_root: bool,
+    /// `None` where it is not known.
+    pub(super) user: Option<u32>,
+    pub(super) standing: Standing,
     has_news: bool,
 }
 
 impl Client {
-    fn page(&self) -> Option<&ClientPage> {
+    pub(super) fn page(&self) -> Option<&ClientPage> {
         self.page.as_ref().map(Mapping::page)
     }
 }
@@ -429,7 +432,8 @@ impl Process {
             head: 0,
             contexts: Vec::new(),
             groups: groups_of(pid),
-            is_root: peer.is_some_and(|peer| peer.uid() == 0),
+            user: peer.map(|peer| peer.uid()),
+            standing: Standing::default(),
             has_news: false,
         };
         self.clients.insert(id, client);
@@ -442,6 +446,7 @@ impl Process {
             return;
         };
         self.engine.close_client(id);
+        self.give_up_locks_of(id);
         self.events.end_client(id, client.slot);
         for device in &mut self.devices {
             let freed = device.memory.end_client(id);

@@ -125,6 +125,10 @@ impl Process {
                 let file = given.first().ok_or(status::INVALID)?;
                 values[..3].copy_from_slice(&self.limits(first, file)?);
             }
+            operation::CHECKPOINT => {
+                let process = given.first().ok_or(status::INVALID)?;
+                values[..2].copy_from_slice(&self.checkpoint(id, first, process)?);
+            }
             operation::IMPORT => {
                 let file = given.first().ok_or(status::INVALID)?;
                 values[..5].copy_from_slice(&self.import(id, file)?);

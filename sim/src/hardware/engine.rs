@@ -332,6 +332,12 @@ impl Engine {
         self.effects.retain(|effect| effect.client() != client);
     }
 
+    /// Whether a client has no work, done or to be done.
+    pub fn is_idle(&self, client: ClientId) -> bool {
+        let mut own = self.streams.iter().filter(|(id, _)| id.client == client);
+        own.all(|(_, stream)| stream.queue.is_empty())
+    }
+
     /// Adds a stream; lower `priority` goes first. An unknown or foreign context is ignored.
     pub fn open_stream(&mut self, id: StreamId, context: ContextId, priority: i32, done: u64) {
         let is_own = self

@@ -9,8 +9,11 @@
 //! but only the device's size bounds what of it is there, and the window how much there can be.
 //!
 //! Linear memory is charged in units of [`UNIT_BYTES`], whatever room it takes in the window.
+//!
+//! A client that is checkpointed holds nothing of the device, and keeps its ranges of the window: the bytes
+//! wait there, which is the host's memory after all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thiserror::Error;
@@ -139,6 +142,8 @@ pub struct Memory {
     held: NumberMap<ClientId, u64>,
     held_managed: NumberMap<ClientId, u64>,
     overhead: NumberMap<ContextId, (ClientId, u64)>,
+    /// Clients that are checkpointed: what they hold is counted for them, and is not on the device.
+    away: BTreeSet<ClientId>,
 }
 
 impl Memory {
@@ -156,6 +161,7 @@ impl Memory {
             held: NumberMap::default(),
             held_managed: NumberMap::default(),
             overhead: NumberMap::default(),
+            away: BTreeSet::new(),
         }
     }
 
@@ -186,15 +192,60 @@ impl Memory {
         self.capacity - (self.used - self.managed)
     }
 
-    /// Bytes held by `client`, its contexts' overhead included.
+    /// Bytes held by `client`, its contexts' overhead included; none while it is checkpointed.
     pub fn held_by(&self, client: ClientId) -> u64 {
-        self.held.get(&client).copied().unwrap_or(0)
+        if self.away.contains(&client) {
+            return 0;
+        }
+        self.account(client).0
     }
 
     /// The same without managed memory.
     pub fn fixed_by(&self, client: ClientId) -> u64 {
-        let managed = self.held_managed.get(&client).copied().unwrap_or(0);
-        self.held_by(client) - managed
+        if self.away.contains(&client) {
+            return 0;
+        }
+        let (held, managed) = self.account(client);
+        held - managed
+    }
+
+    /// All that `client` holds, wherever it is, and the managed part of it.
+    fn account(&self, client: ClientId) -> (u64, u64) {
+        let of = |held: &NumberMap<ClientId, u64>| held.get(&client).copied().unwrap_or(0);
+        (of(&self.held), of(&self.held_managed))
+    }
+
+    /// Whether [`Memory::take_away`] is possible: nothing that `client` holds is another's as well.
+    pub fn is_alone(&self, client: ClientId) -> bool {
+        self.blocks.values().all(|block| {
+            let is_guest = block.guests.iter().any(|(guest, _)| *guest == client);
+            let is_lent = block.exports > 0 || !block.guests.is_empty();
+            !is_guest && (block.owner != client || !is_lent)
+        })
+    }
+
+    /// What `client` holds leaves the device, and stays where it is in the window.
+    pub fn take_away(&mut self, client: ClientId) {
+        let (held, managed) = self.account(client);
+        if self.away.insert(client) {
+            self.used -= held;
+            self.managed -= managed;
+        }
+    }
+
+    /// Whether it would find room again, within `room` bytes.
+    pub fn has_room_again(&self, room: u64, client: ClientId) -> bool {
+        let (held, managed) = self.account(client);
+        !self.away.contains(&client) || held - managed <= room.min(self.free_bytes())
+    }
+
+    /// What `client` holds comes back; that there is room has been asked.
+    pub fn bring_back(&mut self, client: ClientId) {
+        let (held, managed) = self.account(client);
+        if self.away.remove(&client) {
+            self.used += held;
+            self.managed += managed;
+        }
     }
 
     /// Gives `bytes` to `client`, with one reference.
@@ -260,12 +311,7 @@ impl Memory {
                 is_shared: false,
             },
         );
-        self.used += charged;
-        *self.held.entry(client).or_insert(0) += charged;
-        if let Kind::Managed(_) = kind {
-            self.managed += charged;
-            *self.held_managed.entry(client).or_insert(0) += charged;
-        }
+        self.charge(client, charged, kind);
         Ok(placed)
     }
 
@@ -350,8 +396,7 @@ impl Memory {
         if bytes > free {
             return Err(MemoryError::OutOfMemory { asked: bytes, free });
         }
-        self.used += bytes;
-        *self.held.entry(client).or_insert(0) += bytes;
+        self.charge(client, bytes, Kind::Physical);
         self.overhead.insert(context, (client, bytes));
         Ok(())
     }
@@ -359,8 +404,7 @@ impl Memory {
     /// Frees what belongs to `context`; yields the ranges to punch out.
     pub fn end_context(&mut self, context: ContextId) -> Vec<Range<u64>> {
         if let Some((client, bytes)) = self.overhead.remove(&context) {
-            self.used -= bytes;
-            self.uncharge(client, bytes);
+            self.uncharge(client, bytes, Kind::Physical);
         }
         let ends = |block: &mut Block| {
             let ends = [Kind::Linear(context), Kind::Managed(context)].contains(&block.kind);
@@ -391,9 +435,10 @@ impl Memory {
             }
             stays
         });
-        self.used -= overhead;
+        self.uncharge(client, overhead, Kind::Physical);
         self.held.remove(&client);
         self.held_managed.remove(&client);
+        self.away.remove(&client);
         ranges
     }
 
@@ -412,12 +457,12 @@ impl Memory {
             }
             let first = (!block.guests.is_empty()).then(|| block.guests.remove(0));
             (block.owner, block.references) = first.unwrap_or((NOBODY, 0));
-            block.kind = Kind::Physical;
-            moved.push((block.owner, block.charged));
+            let kind = std::mem::replace(&mut block.kind, Kind::Physical);
+            moved.push((block.owner, block.charged, kind));
         }
-        for (owner, bytes) in moved {
-            self.uncharge(client, bytes);
-            *self.held.entry(owner).or_insert(0) += bytes;
+        for (owner, bytes, kind) in moved {
+            self.uncharge(client, bytes, kind);
+            self.charge(owner, bytes, Kind::Physical);
         }
     }
 
@@ -446,24 +491,37 @@ impl Memory {
 
     fn free_block(&mut self, id: BlockId) -> Option<Range<u64>> {
         let block = self.blocks.remove(&id)?;
-        self.used -= block.charged;
-        self.uncharge(block.owner, block.charged);
-        if let Kind::Managed(_) = block.kind {
-            self.managed -= block.charged;
-            if let Some(held) = self.held_managed.get_mut(&block.owner) {
-                *held -= block.charged;
-            }
-        }
+        self.uncharge(block.owner, block.charged, block.kind);
         self.give_back(block.range.clone());
         Some(block.range)
     }
 
-    fn uncharge(&mut self, client: ClientId, bytes: u64) {
+    fn charge(&mut self, client: ClientId, bytes: u64, kind: Kind) {
+        let is_managed = matches!(kind, Kind::Managed(_));
+        *self.held.entry(client).or_insert(0) += bytes;
+        if is_managed {
+            *self.held_managed.entry(client).or_insert(0) += bytes;
+        }
+        if !self.away.contains(&client) {
+            self.used += bytes;
+            self.managed += if is_managed { bytes } else { 0 };
+        }
+    }
+
+    fn uncharge(&mut self, client: ClientId, bytes: u64, kind: Kind) {
+        let is_managed = matches!(kind, Kind::Managed(_));
         if let Some(held) = self.held.get_mut(&client) {
             *held -= bytes;
             if *held == 0 {
                 self.held.remove(&client);
             }
+        }
+        if is_managed && let Some(held) = self.held_managed.get_mut(&client) {
+            *held -= bytes;
+        }
+        if !self.away.contains(&client) {
+            self.used -= bytes;
+            self.managed -= if is_managed { bytes } else { 0 };
         }
     }
 
@@ -614,14 +672,15 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_done_blocks_are_apart_and_the_sums_agree(
-            steps in proptest::collection::vec((0u8..4, 1u64..(3 << 20), 0usize..16), 1..200)
+            steps in proptest::collection::vec((0u8..6, 1u64..(3 << 20), 0usize..16), 1..200)
         ) {
             let mut memory = Memory::new(32 << 20);
             let mut mine: Vec<(ClientId, Placed)> = Vec::new();
+            let mut away: Vec<ClientId> = Vec::new();
             for (what, bytes, which) in steps {
                 let client = ClientId(u32::try_from(which % 3).unwrap());
                 match what {
-                    0 | 1 => if let Ok(placed) = memory.allocate(client, LINEAR, bytes) {
+                    0 | 1 if !away.contains(&client) => if let Ok(placed) = memory.allocate(client, LINEAR, bytes) {
                         mine.push((client, placed));
                     },
                     2 if !mine.is_empty() => {
@@ -631,10 +690,20 @@ mod tests {
                     3 if which == 0 => {
                         memory.end_client(client);
                         mine.retain(|(owner, _)| *owner != client);
+                        away.retain(|gone| *gone != client);
+                    }
+                    4 if !away.contains(&client) => {
+                        memory.take_away(client);
+                        away.push(client);
+                    }
+                    5 if memory.has_room_again(u64::MAX, client) => {
+                        memory.bring_back(client);
+                        away.retain(|gone| *gone != client);
                     }
                     _ => {}
                 }
-                let sum: u64 = mine.iter().map(|(_, placed)| placed.charged_bytes).sum();
+                let there = mine.iter().filter(|(owner, _)| !away.contains(owner));
+                let sum: u64 = there.map(|(_, placed)| placed.charged_bytes).sum();
                 prop_assert_eq!(memory.used(), sum);
                 prop_assert!(sum <= memory.capacity());
                 let mut ranges: Vec<_> = mine

@@ -32,6 +32,7 @@ macro_rules! fails {
 }
 
 mod batches;
+mod checkpoints;
 mod edits;
 mod graphs;
 mod green;
