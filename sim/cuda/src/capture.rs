@@ -7,7 +7,6 @@
 //! Source: CUDA driver API, "Stream Management", and the codes 900 to 908 of `CUresult`.
 
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
@@ -18,7 +17,8 @@ use ffi::driver::{
 };
 use parking_lot::Mutex;
 
-use crate::graph::{Graph, Node, Work};
+use crate::graph::{self, Graph, Node, Work};
+use crate::graph_edges;
 use crate::guard::{Answer, INVALID_VALUE, Out, put, take};
 use crate::registry::handle_of;
 use crate::state::{Driver, driver};
@@ -34,6 +34,8 @@ pub(crate) struct Capture {
     mode: CUstreamCaptureMode,
     thread: ThreadId,
     graph: Arc<Graph>,
+    /// Whether the graph was there before, and stays whatever becomes of the capture.
+    is_given: bool,
     /// Where it began.
     origin: usize,
     is_invalid: AtomicBool,
@@ -263,6 +265,29 @@ pub(crate) fn check_unsafe() -> Answer {
 }
 
 fn begin<F: Flavour>(handle: CUstream, mode: CUstreamCaptureMode) -> Answer {
+    begin_in::<F>(handle, mode, None)
+}
+
+/// Captures into a graph that is there, behind some of its nodes.
+fn begin_to_graph<F: Flavour>(
+    handle: CUstream,
+    graph: CUgraph,
+    list: *const CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+    mode: CUstreamCaptureMode,
+) -> Answer {
+    let graph = graph::find(graph)?;
+    graph_edges::check_plain(data, count)?;
+    let after = graph::dependencies(&graph, list, count)?;
+    begin_in::<F>(handle, mode, Some((graph, after)))
+}
+
+fn begin_in<F: Flavour>(
+    handle: CUstream,
+    mode: CUstreamCaptureMode,
+    given: Option<(Arc<Graph>, Vec<Arc<Node>>)>,
+) -> Answer {
     if mode.0 > CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
         return Err(INVALID_VALUE);
     }
@@ -274,13 +299,14 @@ fn begin<F: Flavour>(handle: CUstream, mode: CUstreamCaptureMode) -> Answer {
     if stream.is_capturing() {
         return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
     }
-    let graph = Arc::new(Graph::default());
-    driver.graphs.add::<c_void>(Arc::clone(&graph));
+    let is_given = given.is_some();
+    let (graph, frontier) = given.unwrap_or_else(|| (Graph::new(driver), Vec::new()));
     let capture = Arc::new(Capture {
         number: driver.number(),
         mode,
         thread: std::thread::current().id(),
         graph,
+        is_given,
         origin: Arc::as_ptr(&stream) as usize,
         is_invalid: AtomicBool::new(false),
         members: Mutex::new(vec![Arc::downgrade(&stream)]),
@@ -291,7 +317,7 @@ fn begin<F: Flavour>(handle: CUstream, mode: CUstreamCaptureMode) -> Answer {
     drop(active);
     stream.capture.enter(Part {
         capture,
-        frontier: Vec::new(),
+        frontier,
         shown: Vec::new(),
     });
     Ok(())
@@ -348,7 +374,9 @@ fn end<F: Flavour>(handle: CUstream, out: *mut CUgraph) -> Answer {
     };
     match failure {
         Some(code) => {
-            capture.graph.destroy(driver);
+            if !capture.is_given {
+                capture.graph.destroy(driver);
+            }
             out.write(std::ptr::null_mut());
             Err(code)
         }
@@ -469,10 +497,12 @@ fn exchange_mode(place: *mut CUstreamCaptureMode) -> Answer {
 fn update_dependencies<F: Flavour>(
     handle: CUstream,
     list: *mut CUgraphNode,
+    data: *const CUgraphEdgeData,
     count: usize,
     flags: u32,
 ) -> Answer {
     const SET: u32 = 1;
+    graph_edges::check_plain(data, count)?;
     let driver = driver()?;
     let stream = stream::find::<F>(handle)?;
     let nodes = (0..count)
@@ -519,7 +549,11 @@ driver! {
     cuStreamGetCaptureInfo_v2_ptsz(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize) => |stream, status, id, graph, nodes, count| info::<PerThread>(stream, &Places { graph, nodes, count, ..places_v1(status, id) });
     cuStreamGetCaptureInfo_v3(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize) => |stream, status, id, graph, nodes, edges, count| info::<Plain>(stream, &Places { graph, nodes, edges, count, ..places_v1(status, id) });
     cuStreamGetCaptureInfo_v3_ptsz(h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize) => |stream, status, id, graph, nodes, edges, count| info::<PerThread>(stream, &Places { graph, nodes, edges, count, ..places_v1(status, id) });
-    cuStreamUpdateCaptureDependencies(h_stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: u32) => update_dependencies::<Plain>;
-    cuStreamUpdateCaptureDependencies_ptsz(h_stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: u32) => update_dependencies::<PerThread>;
+    cuStreamUpdateCaptureDependencies(h_stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: u32) => |stream, list, count, flags| update_dependencies::<Plain>(stream, list, std::ptr::null(), count, flags);
+    cuStreamUpdateCaptureDependencies_ptsz(h_stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: u32) => |stream, list, count, flags| update_dependencies::<PerThread>(stream, list, std::ptr::null(), count, flags);
+    cuStreamUpdateCaptureDependencies_v2(h_stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, flags: u32) => update_dependencies::<Plain>;
+    cuStreamUpdateCaptureDependencies_v2_ptsz(h_stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, flags: u32) => update_dependencies::<PerThread>;
+    cuStreamBeginCaptureToGraph(h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode) => begin_to_graph::<Plain>;
+    cuStreamBeginCaptureToGraph_ptsz(h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode) => begin_to_graph::<PerThread>;
     cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) => exchange_mode;
 }

@@ -39,7 +39,7 @@ fn open(pid: c_int) -> Answer<OwnedFd> {
 }
 
 /// What the host says about a step; null stands for nothing.
-fn arguments<T: Copy>(given: *const T) -> Answer<Option<T>> {
+fn arguments<T: Copy>(given: *mut T) -> Answer<Option<T>> {
     if given.is_null() {
         return Ok(None);
     }
@@ -51,7 +51,7 @@ fn step(pid: c_int, what: u64) -> Answer<(u32, i32)> {
 }
 
 /// Locks a process, within the time that the host gives; 0: however long it takes.
-fn lock(pid: c_int, given: *const CUcheckpointLockArgs) -> Answer {
+fn lock(pid: c_int, given: *mut CUcheckpointLockArgs) -> Answer {
     let limit_ms = arguments(given)?.map_or(0, |given| given.timeoutMs);
     let driver = driver()?;
     let process = open(pid)?;
@@ -71,7 +71,7 @@ fn lock(pid: c_int, given: *const CUcheckpointLockArgs) -> Answer {
     Ok(())
 }
 
-fn take_away(pid: c_int, given: *const CUcheckpointCheckpointArgs) -> Answer {
+fn take_away(pid: c_int, given: *mut CUcheckpointCheckpointArgs) -> Answer {
     let has_storage = |given: CUcheckpointCheckpointArgs| !given.customStorageInfo_out.is_null();
     if arguments(given)?.is_some_and(has_storage) {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
@@ -80,7 +80,7 @@ fn take_away(pid: c_int, given: *const CUcheckpointCheckpointArgs) -> Answer {
 }
 
 /// Brings a process back to the devices that it was on.
-fn bring_back(pid: c_int, given: *const CUcheckpointRestoreArgs) -> Answer {
+fn bring_back(pid: c_int, given: *mut CUcheckpointRestoreArgs) -> Answer {
     if let Some(given) = arguments(given)? {
         if !given.customStorageInfo_out.is_null() {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
@@ -95,7 +95,7 @@ fn bring_back(pid: c_int, given: *const CUcheckpointRestoreArgs) -> Answer {
     step(pid, action::BRING_BACK).map(drop)
 }
 
-fn unlock(pid: c_int, given: *const CUcheckpointUnlockArgs) -> Answer {
+fn unlock(pid: c_int, given: *mut CUcheckpointUnlockArgs) -> Answer {
     arguments(given)?;
     step(pid, action::UNLOCK).map(drop)
 }
@@ -113,10 +113,10 @@ fn restore_thread(pid: c_int, out: *mut c_int) -> Answer {
 }
 
 driver! { aside;
-    cuCheckpointProcessLock(pid: c_int, args: *mut CUcheckpointLockArgs) => |pid, given| lock(pid, given);
-    cuCheckpointProcessCheckpoint(pid: c_int, args: *mut CUcheckpointCheckpointArgs) => |pid, given| take_away(pid, given);
-    cuCheckpointProcessRestore(pid: c_int, args: *mut CUcheckpointRestoreArgs) => |pid, given| bring_back(pid, given);
-    cuCheckpointProcessUnlock(pid: c_int, args: *mut CUcheckpointUnlockArgs) => |pid, given| unlock(pid, given);
+    cuCheckpointProcessLock(pid: c_int, args: *mut CUcheckpointLockArgs) => lock;
+    cuCheckpointProcessCheckpoint(pid: c_int, args: *mut CUcheckpointCheckpointArgs) => take_away;
+    cuCheckpointProcessRestore(pid: c_int, args: *mut CUcheckpointRestoreArgs) => bring_back;
+    cuCheckpointProcessUnlock(pid: c_int, args: *mut CUcheckpointUnlockArgs) => unlock;
     cuCheckpointProcessGetState(pid: c_int, state: *mut CUprocessState) => state_of;
     cuCheckpointProcessGetRestoreThreadId(pid: c_int, tid: *mut c_int) => restore_thread;
 }

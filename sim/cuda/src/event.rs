@@ -107,6 +107,18 @@ impl Event {
         }
     }
 
+    /// Sleeps until it is reached.
+    pub(crate) fn wait_until_reached(&self, driver: &Driver) -> Answer {
+        match self.latest(driver) {
+            Latest::Here(record) => driver.finish(record.lane.slot, record.sequence),
+            Latest::Elsewhere(condition) => crate::watch::wait(driver, condition),
+            Latest::Over => {
+                driver.settle();
+                Ok(())
+            }
+        }
+    }
+
     /// Where it was recorded last in this process.
     fn record(&self) -> Option<Record> {
         self.state.lock().record.clone()
@@ -293,15 +305,7 @@ fn synchronize(handle: CUevent) -> Answer {
     if let Some(mark) = event.mark() {
         return Err(mark.refuse());
     }
-    let driver = driver()?;
-    match event.latest(driver) {
-        Latest::Here(record) => driver.finish(record.lane.slot, record.sequence),
-        Latest::Elsewhere(condition) => crate::watch::wait(driver, condition),
-        Latest::Over => {
-            driver.settle();
-            Ok(())
-        }
-    }
+    event.wait_until_reached(driver()?)
 }
 
 /// Milliseconds between two events, from the device's own computed times.

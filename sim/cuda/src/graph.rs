@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use ffi::driver::{
@@ -30,6 +31,7 @@ use crate::link::Link;
 use crate::registry::handle_of;
 use crate::state::{Driver, driver};
 use crate::stream::{self, Flavour, PerThread, Plain, Stream};
+use crate::user_object::{self, Reference};
 use crate::values;
 
 /// Moves bytes; may be done any number of times.
@@ -46,8 +48,10 @@ pub(crate) enum Work {
     Fill(u64, Action),
     /// Calls a function of the host's.
     Host(HostCall),
-    /// Everything of another graph.
-    Child(Arc<Vec<Work>>),
+    /// Everything of another graph, which is this node's own.
+    Child(Arc<Graph>),
+    /// The same in an executable graph: as it was.
+    Nested(Arc<Vec<Work>>),
     /// Nothing.
     Empty,
     /// Records an event.
@@ -69,13 +73,28 @@ impl Work {
             Self::Copy(..) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEMCPY,
             Self::Fill(..) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEMSET,
             Self::Host(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_HOST,
-            Self::Child(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_GRAPH,
+            Self::Child(_) | Self::Nested(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_GRAPH,
             Self::Empty => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EMPTY,
             Self::Record(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Self::Wait(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
             Self::Values(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
             Self::Allocate(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::Free(_) => CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_MEM_FREE,
+        }
+    }
+
+    /// As an executable graph has it; `None`: there is a cycle.
+    pub(crate) fn frozen(&self) -> Option<Self> {
+        match self {
+            Self::Child(graph) => Some(Self::Nested(Arc::new(graph.works()?))),
+            other => Some(other.clone()),
+        }
+    }
+
+    /// Takes away what it has of its own.
+    pub(crate) fn end(&self, driver: &Driver) {
+        if let Self::Child(graph) = self {
+            graph.destroy(driver);
         }
     }
 
@@ -105,7 +124,11 @@ impl Work {
                 submitted.map(drop)
             }
             Self::Host(call) => stream::submit_call(stream, *call),
-            Self::Child(all) => all.iter().try_for_each(|work| work.run(driver, stream)),
+            Self::Child(graph) => {
+                let all = graph.works().ok_or(INVALID_VALUE)?;
+                all.iter().try_for_each(|work| work.run(driver, stream))
+            }
+            Self::Nested(all) => all.iter().try_for_each(|work| work.run(driver, stream)),
             Self::Empty | Self::Allocate(_) => Ok(()),
             Self::Free(site) => site.free(driver, Some(stream)),
             Self::Record(event) => event.record_in(driver, stream),
@@ -117,6 +140,10 @@ impl Work {
 
 /// One node of a graph.
 pub(crate) struct Node {
+    /// Its own number.
+    pub(crate) number: u64,
+    /// The number of the node that it is a copy of; 0: none.
+    pub(crate) original: u64,
     /// What it does.
     pub(crate) work: Mutex<Work>,
     pub(crate) after: Mutex<Vec<Arc<Node>>>,
@@ -131,12 +158,86 @@ impl Node {
 }
 
 /// A graph.
-#[derive(Default)]
 pub(crate) struct Graph {
+    /// Its own number.
+    pub(crate) number: u64,
     pub(crate) nodes: Mutex<Vec<Arc<Node>>>,
+    /// What it holds of the program's.
+    pub(crate) objects: Mutex<Vec<Reference>>,
+    /// Whether a node holds it, with which it goes.
+    pub(crate) is_child: AtomicBool,
 }
 
 impl Graph {
+    /// An empty one, with a handle.
+    pub(crate) fn new(driver: &Driver) -> Arc<Self> {
+        let graph = Arc::new(Self {
+            number: driver.number(),
+            nodes: Mutex::default(),
+            objects: Mutex::default(),
+            is_child: AtomicBool::new(false),
+        });
+        driver.graphs.add::<c_void>(Arc::clone(&graph));
+        graph
+    }
+
+    /// One that does `works` one after the other, for a node to hold.
+    fn chain(driver: &Driver, works: &[Work]) -> Arc<Self> {
+        let graph = Self::new(driver);
+        graph.is_child.store(true, Ordering::Relaxed);
+        let mut after = Vec::new();
+        for work in works {
+            let work = match work {
+                Work::Nested(inner) => Work::Child(Self::chain(driver, inner)),
+                other => other.clone(),
+            };
+            after = vec![graph.add(driver, work, after)];
+        }
+        graph
+    }
+
+    /// Another one like it.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_SUPPORTED` with memory of its own; `CUDA_ERROR_INVALID_VALUE` with a cycle.
+    pub(crate) fn copied(&self, driver: &Driver) -> Answer<Arc<Self>> {
+        self.refuse_memory()?;
+        let order = self.in_order().ok_or(INVALID_VALUE)?;
+        let copy = Self::new(driver);
+        *copy.objects.lock() = self.objects.lock().clone();
+        let mut twins: HashMap<u64, Arc<Node>> = HashMap::new();
+        for node in order {
+            let after = node.after();
+            let after = after
+                .iter()
+                .filter_map(|it| twins.get(&it.number).cloned())
+                .collect();
+            let work = node.work.lock().clone();
+            let work = match work {
+                Work::Child(inner) => inner.copied(driver).map(|inner| {
+                    inner.is_child.store(true, Ordering::Relaxed);
+                    Work::Child(inner)
+                }),
+                other => Ok(other),
+            };
+            let work = work.inspect_err(|_| copy.destroy(driver))?;
+            let twin = copy.add_copy(driver, work, after, node.number);
+            twins.insert(node.number, twin);
+        }
+        Ok(copy)
+    }
+
+    /// Everything of the program's that it and its children hold.
+    pub(crate) fn all_objects(&self) -> Vec<Reference> {
+        let mut all = self.objects.lock().clone();
+        for node in self.nodes.lock().iter() {
+            if let Work::Child(inner) = &*node.work.lock() {
+                all.extend(inner.all_objects());
+            }
+        }
+        all
+    }
+
     /// Adds a node that waits for `after`.
     pub(crate) fn add(
         self: &Arc<Self>,
@@ -144,7 +245,19 @@ impl Graph {
         work: Work,
         after: Vec<Arc<Node>>,
     ) -> Arc<Node> {
+        self.add_copy(driver, work, after, 0)
+    }
+
+    fn add_copy(
+        self: &Arc<Self>,
+        driver: &Driver,
+        work: Work,
+        after: Vec<Arc<Node>>,
+        original: u64,
+    ) -> Arc<Node> {
         let node = Arc::new(Node {
+            number: driver.number(),
+            original,
             work: Mutex::new(work),
             after: Mutex::new(after),
             graph: Arc::downgrade(self),
@@ -157,8 +270,11 @@ impl Graph {
     /// Takes it away with its nodes.
     pub(crate) fn destroy(self: &Arc<Self>, driver: &Driver) {
         driver.graphs.remove::<c_void>(handle_of(self));
-        for node in self.nodes.lock().drain(..) {
+        let nodes: Vec<_> = self.nodes.lock().drain(..).collect();
+        self.objects.lock().clear();
+        for node in nodes {
             node.after.lock().clear();
+            node.work.lock().end(driver);
             driver.graph_nodes.remove::<c_void>(handle_of(&node));
         }
     }
@@ -209,9 +325,9 @@ impl Graph {
         }
     }
 
-    fn works(&self) -> Option<Vec<Work>> {
+    pub(crate) fn works(&self) -> Option<Vec<Work>> {
         let order = self.in_order()?;
-        Some(order.iter().map(|node| node.work.lock().clone()).collect())
+        order.iter().map(|node| node.work.lock().frozen()).collect()
     }
 }
 
@@ -228,7 +344,11 @@ pub(crate) struct Step {
 
 /// An executable graph.
 pub(crate) struct Exec {
-    flags: u64,
+    pub(crate) flags: u64,
+    /// Its own number.
+    pub(crate) number: u64,
+    /// What it holds of the program's.
+    objects: Mutex<Vec<Reference>>,
     pub(crate) steps: Mutex<Vec<Step>>,
     /// The end of the last launch, in whatever stream: the next one comes after it.
     last: Arc<Event>,
@@ -259,33 +379,23 @@ fn create(out: *mut CUgraph, flags: c_uint) -> Answer {
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
-    out.write(driver()?.graphs.add(Arc::new(Graph::default())));
+    out.write(handle_of(&Graph::new(driver()?)));
     Ok(())
 }
 
 fn destroy(handle: CUgraph) -> Answer {
-    find(handle)?.destroy(driver()?);
+    let graph = find(handle)?;
+    if graph.is_child.load(Ordering::Relaxed) {
+        return Err(INVALID_VALUE);
+    }
+    graph.destroy(driver()?);
     Ok(())
 }
 
 fn clone(out: *mut CUgraph, original: CUgraph) -> Answer {
     let out = Out::claim(out)?;
-    let driver = driver()?;
-    let original = find(original)?;
-    original.refuse_memory()?;
-    let order = original.in_order().ok_or(INVALID_VALUE)?;
-    let copy = Arc::new(Graph::default());
-    let mut twins: HashMap<usize, Arc<Node>> = HashMap::new();
-    for node in order {
-        let after = node.after();
-        let after = after
-            .iter()
-            .filter_map(|it| twins.get(&(Arc::as_ptr(it) as usize)).cloned())
-            .collect();
-        let twin = copy.add(driver, node.work.lock().clone(), after);
-        twins.insert(Arc::as_ptr(&node) as usize, twin);
-    }
-    out.write(driver.graphs.add(copy));
+    let copy = find(original)?.copied(driver()?)?;
+    out.write(handle_of(&copy));
     Ok(())
 }
 
@@ -385,15 +495,15 @@ pub(crate) fn host_work(params: *const CUDA_HOST_NODE_PARAMS) -> Answer<Work> {
     }))
 }
 
-fn child_work(graph: CUgraph) -> Answer<Work> {
-    let graph = find(graph)?;
-    graph.refuse_memory()?;
-    let works = graph.works().ok_or(INVALID_VALUE)?;
-    Ok(Work::Child(Arc::new(works)))
+/// A node that holds a copy of a graph.
+pub(crate) fn child_work(graph: CUgraph) -> Answer<Work> {
+    let copy = find(graph)?.copied(driver()?)?;
+    copy.is_child.store(true, Ordering::Relaxed);
+    Ok(Work::Child(copy))
 }
 
 /// Writes a list as the API does: the count alone where there is no place, else as many as fit.
-fn list(nodes: &[Arc<Node>], out: *mut CUgraphNode, count: *mut usize) -> Answer {
+pub(crate) fn list(nodes: &[Arc<Node>], out: *mut CUgraphNode, count: *mut usize) -> Answer {
     let room = Out::claim(count)?;
     if out.is_null() {
         room.write(nodes.len());
@@ -422,60 +532,9 @@ fn roots(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) -> Answer {
     list(&roots, out, count)
 }
 
-fn edges(
-    graph: CUgraph,
-    from: *mut CUgraphNode,
-    to: *mut CUgraphNode,
-    count: *mut usize,
-) -> Answer {
-    let nodes = find(graph)?.nodes.lock().clone();
-    let (mut begins, mut ends) = (Vec::new(), Vec::new());
-    for node in &nodes {
-        for before in node.after() {
-            begins.push(before);
-            ends.push(Arc::clone(node));
-        }
-    }
-    if from.is_null() != to.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    if !from.is_null() {
-        let asked = take(count)?;
-        list(&begins, from, count)?;
-        put(count, asked)?;
-    }
-    list(&ends, to, count)
-}
-
 fn node_kind(node: CUgraphNode, out: *mut CUgraphNodeType) -> Answer {
     let kind = find_node(node)?.work.lock().kind();
     put(out, kind)
-}
-
-fn node_dependencies(node: CUgraphNode, out: *mut CUgraphNode, count: *mut usize) -> Answer {
-    list(&find_node(node)?.after(), out, count)
-}
-
-fn add_dependencies(
-    graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    count: usize,
-) -> Answer {
-    let graph = find(graph)?;
-    let from = dependencies(&graph, from, count)?;
-    let to = dependencies(&graph, to, count)?;
-    let is_known = from
-        .iter()
-        .zip(&to)
-        .any(|(from, to)| to.after.lock().iter().any(|it| Arc::ptr_eq(it, from)));
-    if is_known {
-        return Err(INVALID_VALUE);
-    }
-    for (from, to) in from.into_iter().zip(to) {
-        to.after.lock().push(from);
-    }
-    Ok(())
 }
 
 fn kernel_params(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS) -> Answer {
@@ -526,29 +585,27 @@ const AUTO_FREE: u64 = 1;
 /// Flags of an instantiation that are known; the others of them change nothing here.
 const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
-fn steps(graph: &Graph) -> Option<Vec<Step>> {
+pub(crate) fn steps(graph: &Graph) -> Option<Vec<Step>> {
     let order = graph.in_order()?;
     let address = |node: &Arc<Node>| Arc::as_ptr(node) as usize;
     let places: HashMap<usize, usize> = order.iter().map(address).zip(0..).collect();
-    Some(
-        order
-            .iter()
-            .map(|node| {
-                let before = node.after();
-                let mut after: Vec<usize> = before
-                    .iter()
-                    .filter_map(|it| places.get(&address(it)).copied())
-                    .collect();
-                after.sort_unstable();
-                Step {
-                    node: address(node),
-                    work: node.work.lock().clone(),
-                    is_enabled: true,
-                    after,
-                }
+    order
+        .iter()
+        .map(|node| {
+            let before = node.after();
+            let mut after: Vec<usize> = before
+                .iter()
+                .filter_map(|it| places.get(&address(it)).copied())
+                .collect();
+            after.sort_unstable();
+            Some(Step {
+                node: address(node),
+                work: node.work.lock().frozen()?,
+                is_enabled: true,
+                after,
             })
-            .collect(),
-    )
+        })
+        .collect()
 }
 
 fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
@@ -560,6 +617,8 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
     let steps = steps(&graph).ok_or(INVALID_VALUE)?;
     let exec = Exec {
         flags,
+        number: driver()?.number(),
+        objects: Mutex::new(graph.all_objects()),
         steps: Mutex::new(steps),
         last: Arc::new(Event::untimed(&*crate::state::current()?, None)),
     };
@@ -584,8 +643,10 @@ fn instantiate_with_params(
 }
 
 fn destroy_exec(exec: CUgraphExec) -> Answer {
-    let gone = driver()?.graph_execs.remove(exec);
-    gone.map(drop).ok_or(INVALID_VALUE)
+    let driver = driver()?;
+    let gone = driver.graph_execs.remove(exec).ok_or(INVALID_VALUE)?;
+    let held = std::mem::take(&mut *gone.objects.lock());
+    user_object::release_after(driver, held, &gone.last)
 }
 
 fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
@@ -603,7 +664,9 @@ fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
         if works.iter().any(Work::is_memory) {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
-        return capture::add(driver, &stream, Work::Child(Arc::new(works)));
+        let graph = Graph::chain(driver, &works);
+        *graph.objects.lock() = exec.objects.lock().clone();
+        return capture::add(driver, &stream, Work::Child(graph));
     }
     take_memory(driver, &stream, &works, exec.flags & AUTO_FREE != 0)?;
     stream::wait_for_event(driver, &stream, &exec.last)?;
@@ -651,7 +714,8 @@ fn upload<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
 /// Replaces what every node does by what `by` says, if the two have the same form.
 fn update(exec: CUgraphExec, by: CUgraph) -> Answer<(CUgraphExecUpdateResult, usize)> {
     let exec = find_exec(exec)?;
-    let new = steps(&*find(by)?).ok_or(INVALID_VALUE)?;
+    let by = find(by)?;
+    let new = steps(&by).ok_or(INVALID_VALUE)?;
     let mut old = exec.steps.lock();
     let changed = CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     if old.len() != new.len() {
@@ -672,6 +736,7 @@ fn update(exec: CUgraphExec, by: CUgraph) -> Answer<(CUgraphExecUpdateResult, us
     for (old, new) in old.iter_mut().zip(new) {
         old.work = new.work;
     }
+    exec.objects.lock().extend(by.all_objects());
     Ok((
         CUgraphExecUpdateResult_enum::CU_GRAPH_EXEC_UPDATE_SUCCESS,
         0,
@@ -732,10 +797,7 @@ driver! {
     cuGraphAddEventWaitNode(ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent) => |out, graph, list, count, event| add(out, graph, list, count, || event_node(event, Work::Wait));
     cuGraphGetNodes(h_graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize) => all_nodes;
     cuGraphGetRootNodes(h_graph: CUgraph, root_nodes: *mut CUgraphNode, num_root_nodes: *mut usize) => roots;
-    cuGraphGetEdges(h_graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, num_edges: *mut usize) => edges;
     cuGraphNodeGetType(h_node: CUgraphNode, type_: *mut CUgraphNodeType) => node_kind;
-    cuGraphNodeGetDependencies(h_node: CUgraphNode, dependencies: *mut CUgraphNode, num_dependencies: *mut usize) => node_dependencies;
-    cuGraphAddDependencies(h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize) => add_dependencies;
     cuGraphKernelNodeGetParams(h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v1) => kernel_params_v1;
     cuGraphKernelNodeGetParams_v2(h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS) => kernel_params;
     cuGraphInstantiate(ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize) => |out, graph, _, _, _| instantiate(out, graph, 0);

@@ -1,44 +1,20 @@
-//! Changes of graphs: edges and nodes taken away, parameters of nodes, and the same of executable graphs.
+//! Changes of graphs: nodes taken away, parameters of nodes, and the same of executable graphs.
 //!
 //! A node stays of its kind, whatever its parameters become.
 
 use crate::event::Event;
 use crate::graph::{
-    Exec, Node, Work, copy_work, dependencies, event_node, fill_work, find, find_exec, find_node,
-    host_work, kernel, widened,
+    Exec, Work, copy_work, event_node, fill_work, find_exec, find_node, host_work, kernel, widened,
 };
 use crate::guard::{Answer, INVALID_VALUE, put, take};
 use crate::registry::handle_of;
 use crate::state::driver;
 use ffi::driver::{
     CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode,
+    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraphExec, CUgraphNode,
 };
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
-
-fn remove_dependencies(
-    graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    count: usize,
-) -> Answer {
-    let graph = find(graph)?;
-    graph.refuse_memory()?;
-    let from = dependencies(&graph, from, count)?;
-    let to = dependencies(&graph, to, count)?;
-    let is_edge = |from: &Arc<Node>, to: &Arc<Node>| {
-        let after = to.after.lock();
-        after.iter().any(|it| Arc::ptr_eq(it, from))
-    };
-    if !from.iter().zip(&to).all(|(from, to)| is_edge(from, to)) {
-        return Err(INVALID_VALUE);
-    }
-    for (from, to) in from.iter().zip(&to) {
-        to.after.lock().retain(|it| !Arc::ptr_eq(it, from));
-    }
-    Ok(())
-}
 
 fn destroy_node(node: CUgraphNode) -> Answer {
     let node = find_node(node)?;
@@ -50,18 +26,19 @@ fn destroy_node(node: CUgraphNode) -> Answer {
         other.after.lock().retain(|it| !Arc::ptr_eq(it, &node));
     }
     node.after.lock().clear();
+    node.work.lock().end(driver()?);
     driver()?.graph_nodes.remove::<c_void>(handle_of(&node));
     Ok(())
 }
 
 /// Puts `new` into the place of what a node does.
-fn set(node: CUgraphNode, new: Answer<Work>) -> Answer {
+pub(crate) fn set(node: CUgraphNode, new: Answer<Work>) -> Answer {
     let node = find_node(node)?;
     replace(&mut node.work.lock(), new?)
 }
 
 /// The same in an executable graph, where `node` is the one that it was made of.
-fn set_in(exec: CUgraphExec, node: CUgraphNode, new: Answer<Work>) -> Answer {
+pub(crate) fn set_in(exec: CUgraphExec, node: CUgraphNode, new: Answer<Work>) -> Answer {
     let exec = find_exec(exec)?;
     let mut steps = exec.steps.lock();
     let step = steps.iter_mut().find(|step| step.node == node as usize);
@@ -72,7 +49,7 @@ fn replace(work: &mut Work, new: Work) -> Answer {
     if work.kind() != new.kind() {
         return Err(INVALID_VALUE);
     }
-    *work = new;
+    std::mem::replace(work, new).end(driver()?);
     Ok(())
 }
 
@@ -114,7 +91,6 @@ fn enabled<R>(
 }
 
 driver! {
-    cuGraphRemoveDependencies(h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize) => remove_dependencies;
     cuGraphDestroyNode(h_node: CUgraphNode) => destroy_node;
     cuGraphKernelNodeSetParams(h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1) => |node, params| set(node, kernel(&widened(params)?));
     cuGraphKernelNodeSetParams_v2(h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS) => |node, params| set(node, kernel(&take(params)?));

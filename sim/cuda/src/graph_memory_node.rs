@@ -10,7 +10,8 @@ use crate::graph_memory::Site;
 use crate::guard::{Answer, INVALID_VALUE, put, take};
 use crate::state::driver;
 
-fn allocation(
+/// Adds a node that allocates, and tells its address.
+pub(crate) fn allocation(
     out: *mut CUgraphNode,
     graph: CUgraph,
     list: *const CUgraphNode,
@@ -55,7 +56,8 @@ fn allocation_params(node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) ->
     put(out, params)
 }
 
-fn free(
+/// Adds a node that frees.
+pub(crate) fn free(
     out: *mut CUgraphNode,
     graph: CUgraph,
     list: *const CUgraphNode,

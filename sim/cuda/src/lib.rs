@@ -6,7 +6,7 @@
 //!
 //! * `guard`: how every call comes in; `state`: what the process holds; `link`: the device behind.
 //! * `entry`, `device`, `context`, `memory`, `array`, `array_copy`, `sharing`, `vmm`, `pool`, `host`, `pointer`, `copy`, `copy_batch`, `fill`, `texture`, `linker`, `multicast`,
-//!   `stream`, `stream_attributes`, `values`, `event`, `event_sharing`, `managed`, `peers`, `module`, `launch`, `occupancy`,
+//!   `stream`, `stream_attributes`, `values`, `graph`, `graph_edit`, `graph_edges`, `graph_node`, `user_object`, `event`, `event_sharing`, `managed`, `peers`, `module`, `launch`, `occupancy`,
 //!   `checkpoint`: the families.
 //!
 //! Nothing happens when the library is loaded; threads begin with `cuInit`. Locks are held only for
@@ -30,9 +30,11 @@ mod event;
 mod event_sharing;
 mod fill;
 mod graph;
+mod graph_edges;
 mod graph_edit;
 mod graph_memory;
 mod graph_memory_node;
+mod graph_node;
 mod green;
 mod host;
 mod image;
@@ -58,6 +60,7 @@ mod stream;
 mod stream_attributes;
 mod stubs;
 mod texture;
+mod user_object;
 mod values;
 mod vmm;
 mod watch;

@@ -24,6 +24,7 @@ use crate::ranges::{Ranges, Reservation};
 use crate::registry::Registry;
 use crate::sharing::External;
 use crate::stream::{Lanes, Stream};
+use crate::user_object::UserObject;
 use crate::vmm::Physical;
 use crate::watch::Watches;
 
@@ -98,6 +99,8 @@ pub(crate) struct Driver {
     pub(crate) graph_nodes: Registry<Node>,
     /// Executable graphs.
     pub(crate) graph_execs: Registry<Exec>,
+    /// What graphs hold of the program's.
+    pub(crate) user_objects: Registry<UserObject>,
     /// Green contexts.
     pub(crate) greens: Registry<Green>,
     /// What green contexts are to be made of.
@@ -192,6 +195,7 @@ impl Driver {
             graphs: Registry::new(),
             graph_nodes: Registry::new(),
             graph_execs: Registry::new(),
+            user_objects: Registry::new(),
             greens: Registry::new(),
             green_descriptions: Registry::new(),
             modules: Registry::new(),

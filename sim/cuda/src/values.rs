@@ -244,11 +244,30 @@ fn batch<F: Flavour, V: Version>(
     if count > MAX_BATCH || flags != 0 {
         return Err(INVALID_VALUE);
     }
-    place::<F, V>(stream, |driver| {
-        (0..count as usize)
-            .map(|index| parsed::<V>(driver, &take(list.wrapping_add(index))?))
-            .collect()
-    })
+    place::<F, V>(stream, |driver| all_of::<V>(driver, count, list))
+}
+
+fn all_of<V: Version>(
+    driver: &Driver,
+    count: c_uint,
+    list: *const CUstreamBatchMemOpParams,
+) -> Answer<Vec<Operation>> {
+    (0..count as usize)
+        .map(|index| parsed::<V>(driver, &take(list.wrapping_add(index))?))
+        .collect()
+}
+
+/// A node that does a batch.
+pub(crate) fn node_work(
+    count: c_uint,
+    list: *const CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Answer<Work> {
+    if count > MAX_BATCH || flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let all = all_of::<Second>(driver()?, count, list)?;
+    Ok(Work::Values(Arc::new(all)))
 }
 
 driver! {

@@ -37,6 +37,7 @@ mod edits;
 mod graphs;
 mod green;
 mod managed;
+mod nodes;
 mod peers;
 mod values;
 
