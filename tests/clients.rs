@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
-use support::{GIB, MIB, Node, Program, finish, python, succeed};
+use support::{GIB, MIB, Node, Program, finish, libraries, python, stand_in, succeed};
 
 /// Importing and compiling takes its time on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
@@ -85,6 +85,34 @@ fn numba_compiles_launches_and_sees_the_cap() {
             assert_eq!(seen["launched"], true, "{seen}");
             assert_eq!(seen["copy_read_back"], true, "{seen}");
             assert_eq!(seen["refused"], true, "{seen}");
+        },
+    );
+}
+
+#[test]
+fn tinygrad_runs_kernels_and_graphs_and_sees_the_cap() {
+    with_and_without(
+        |command| {
+            command.arg(python::script("tinygrad_cuda.py"));
+            command.env("DEV", "CUDA:PTX");
+            // It looks for a file, and in a container ours lies where the driver's was.
+            let mut set = command.get_envs();
+            let is_capped = set.any(|(name, value)| name == "LD_PRELOAD" && value.is_some());
+            let library = match is_capped {
+                true => libraries().join("libsluice-cuda-1.so"),
+                false => stand_in().join("libcuda.so.1"),
+            };
+            command.env("CUDA_PATH", library);
+            // What it has compiled it keeps in a cache, which is to be nobody else's.
+            command.env("CACHELEVEL", "0");
+        },
+        python::interpreter(),
+        |printed, size| {
+            let seen = json(printed);
+            assert_eq!(seen["total"], size, "{seen}");
+            assert_eq!(seen["copy_read_back"], true, "{seen}");
+            assert_eq!(seen["refused"], true, "{seen}");
+            assert!(seen["graph_launches"].as_u64() >= Some(2), "{seen}");
         },
     );
 }
