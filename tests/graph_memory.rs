@@ -32,6 +32,28 @@ fn a_graph_is_charged_what_the_driver_has_for_it_until_a_trim() {
 }
 
 #[test]
+fn a_graph_in_another_is_charged_as_well_and_refused_over_the_cap() {
+    let node = Node::start();
+    let mut stepper = node.ready_stepper("web", "1GiB");
+    stepper.ok(&format!("graph-make g 0 {} nested", 256 * MIB));
+    assert_eq!(node.used("web", 0), 0);
+    stepper.ok("graph-launch g");
+    stepper.ok("graph-wait");
+    assert_eq!(node.used("web", 0), 256 * MIB);
+    assert_eq!(node.hardware.truth(0), 256 * MIB);
+    // What is over the cap is known before the driver takes it.
+    let answer = stepper.step(&format!("graph-make h 0 {} nested", 1100 * MIB));
+    let launched = stepper.step("graph-launch h");
+    let codes = [number(&answer, "rc"), number(&launched, "rc")];
+    assert!(codes.contains(&2), "{answer} {launched}");
+    assert_eq!(node.hardware.truth(0), 256 * MIB);
+    assert_eq!(node.used("web", 0), 256 * MIB);
+    stepper.ok("graph-destroy g");
+    stepper.ok("graph-trim 0");
+    assert_eq!(node.used("web", 0), 0);
+}
+
+#[test]
 fn a_captured_allocation_counts_as_the_graph_s_and_not_as_a_pool_s() {
     let node = Node::start();
     let mut stepper = node.ready_stepper("web", "1GiB");

@@ -481,7 +481,7 @@ fn attribute(device: CUdevice, which: CUgraphMem_attribute) -> Option<u64> {
 /// What the allocation nodes of a graph take, by device; of the tenant's devices alone.
 fn needs_of(seat: Seat, graph: CUgraph) -> Vec<Need> {
     let mut needs: Vec<Need> = Vec::new();
-    for node in nodes_of(graph) {
+    for node in all_nodes_of(graph) {
         let Some((ordinal, bytes)) = allocation(node) else {
             continue;
         };
@@ -500,6 +500,35 @@ fn needs_of(seat: Seat, graph: CUgraph) -> Vec<Need> {
         }
     }
     needs
+}
+
+/// The nodes of a graph and of those that its nodes have taken over: only copies have no memory of their own.
+fn all_nodes_of(graph: CUgraph) -> Vec<CUgraphNode> {
+    let (mut open, mut all) = (vec![graph], Vec::new());
+    while let Some(graph) = open.pop() {
+        let nodes = nodes_of(graph);
+        open.extend(nodes.iter().filter_map(|node| child(*node)));
+        all.extend(nodes);
+    }
+    all
+}
+
+/// The graph that a node holds; `None` for nodes of other kinds.
+fn child(node: CUgraphNode) -> Option<CUgraph> {
+    if kind_of(node)? != CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH {
+        return None;
+    }
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the driver's own handle, and a place for one.
+    let result = unsafe { crate::real::cuGraphChildGraphNodeGetGraph(node, &mut graph) };
+    (result == SUCCESS).then_some(graph)
+}
+
+fn kind_of(node: CUgraphNode) -> Option<CUgraphNodeType> {
+    let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+    // SAFETY: the driver's own handle, and a place for one number.
+    let result = unsafe { crate::real::cuGraphNodeGetType(node, &mut kind) };
+    (result == SUCCESS).then_some(kind)
 }
 
 fn nodes_of(graph: CUgraph) -> Vec<CUgraphNode> {
@@ -521,11 +550,7 @@ fn nodes_of(graph: CUgraph) -> Vec<CUgraphNode> {
 
 /// Device and size of an allocation node; `None` for any other.
 fn allocation(node: CUgraphNode) -> Option<(CUdevice, u64)> {
-    let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
-    // SAFETY: the driver's own handle, and a place for one number.
-    if unsafe { crate::real::cuGraphNodeGetType(node, &mut kind) } != SUCCESS
-        || kind != CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC
-    {
+    if kind_of(node)? != CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC {
         return None;
     }
     // SAFETY: plain integers and pointers, for which zeros are a value.

@@ -370,6 +370,7 @@ real_functions! {
     Driver cuDeviceGetGraphMemAttribute(device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void) -> CUresult;
     Driver cuDeviceGraphMemTrim(device: CUdevice) -> CUresult;
     Driver cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;
+    Driver cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) -> CUresult;
     Driver cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType) -> CUresult;
     Driver cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> CUresult;
     Driver cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult;

@@ -100,7 +100,21 @@ impl Work {
 
     /// Whether it has to do with memory of the graph's own.
     fn is_memory(&self) -> bool {
-        matches!(self, Self::Allocate(_) | Self::Free(_))
+        match self {
+            Self::Allocate(_) | Self::Free(_) => true,
+            Self::Child(graph) => graph.refuse_memory().is_err(),
+            Self::Nested(all) => all.iter().any(Self::is_memory),
+            _ => false,
+        }
+    }
+
+    /// What it allocates.
+    fn sites(&self) -> Vec<Arc<Site>> {
+        match self {
+            Self::Allocate(site) => vec![Arc::clone(site)],
+            Self::Nested(all) => all.iter().flat_map(Self::sites).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Submits it to a stream.
@@ -225,6 +239,15 @@ impl Graph {
             twins.insert(node.number, twin);
         }
         Ok(copy)
+    }
+
+    /// Whether it is `other`, or holds it.
+    fn has(&self, other: &Self) -> bool {
+        let holds = |node: &Arc<Node>| match &*node.work.lock() {
+            Work::Child(inner) => inner.has(other),
+            _ => false,
+        };
+        std::ptr::eq(self, other) || self.nodes.lock().iter().any(holds)
     }
 
     /// Everything of the program's that it and its children hold.
@@ -502,6 +525,18 @@ pub(crate) fn child_work(graph: CUgraph) -> Answer<Work> {
     Ok(Work::Child(copy))
 }
 
+/// A node that takes over a graph, which is to be no part of another and have no part in `outer`.
+pub(crate) fn moved_work(graph: CUgraph, outer: CUgraph) -> Answer<Work> {
+    let (graph, outer) = (find(graph)?, find(outer)?);
+    if graph.has(&outer) || graph.in_order().is_none() {
+        return Err(INVALID_VALUE);
+    }
+    if graph.is_child.swap(true, Ordering::AcqRel) {
+        return Err(INVALID_VALUE);
+    }
+    Ok(Work::Child(graph))
+}
+
 /// Writes a list as the API does: the count alone where there is no place, else as many as fit.
 pub(crate) fn list(nodes: &[Arc<Node>], out: *mut CUgraphNode, count: *mut usize) -> Answer {
     let room = Out::claim(count)?;
@@ -678,13 +713,7 @@ fn launch<F: Flavour>(exec: CUgraphExec, given: CUstream) -> Answer {
 
 /// Allocates what the nodes of a launch want: all of it, or nothing.
 fn take_memory(driver: &Driver, stream: &Stream, works: &[Work], does_free: bool) -> Answer {
-    let sites: Vec<&Arc<Site>> = works
-        .iter()
-        .filter_map(|work| match work {
-            Work::Allocate(site) => Some(site),
-            _ => None,
-        })
-        .collect();
+    let sites: Vec<Arc<Site>> = works.iter().flat_map(Work::sites).collect();
     if sites.is_empty() {
         return Ok(());
     }

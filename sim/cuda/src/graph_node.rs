@@ -135,6 +135,17 @@ fn add(
             let address = unsafe { members.free.dptr };
             graph_memory_node::free(out, graph, list, count, address)
         }
+        Kind::CU_GRAPH_NODE_TYPE_GRAPH => {
+            // SAFETY: as above, all of whose parts are numbers and pointers.
+            let told = unsafe { members.graph };
+            match told.ownership {
+                Ownership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE => {
+                    let work = || graph::moved_work(told.graph, graph);
+                    graph::add(out, graph, list, count, work)
+                }
+                _ => graph::add(out, graph, list, count, || work_of(&given)),
+            }
+        }
         _ => graph::add(out, graph, list, count, || work_of(&given)),
     }
 }

@@ -241,6 +241,7 @@ plays_of! {
     nodes:
     nodes_of_every_kind_are_added_through_one_interface
     a_copy_knows_what_it_is_of_and_a_node_s_graph_is_its_own
+    a_graph_is_moved_into_another_with_its_memory
     edges_are_plain_and_say_so
     an_object_goes_with_its_last_reference
     a_capture_adds_to_a_graph_that_is_there

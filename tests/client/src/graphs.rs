@@ -25,11 +25,40 @@ struct AllocParams {
     address: u64,
 }
 
+/// `CU_GRAPH_NODE_TYPE_GRAPH`.
+const GRAPH: u32 = 4;
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`.
+const MEM_ALLOC: u32 = 10;
+
+/// `CUgraphNodeParams`, with the largest member that is used here. 256 bytes.
+#[repr(C)]
+#[derive(Debug)]
+struct AnyParams {
+    kind: u32,
+    reserved: [u32; 3],
+    first: AllocParams,
+    rest: [u64; 14],
+    last: u64,
+}
+
+impl AnyParams {
+    fn new(kind: u32, first: AllocParams) -> Self {
+        Self {
+            kind,
+            reserved: [0; 3],
+            first,
+            rest: [0; 14],
+            last: 0,
+        }
+    }
+}
+
 /// Does one step of this family.
 pub(crate) fn step(stepper: &mut Stepper, words: &[&str]) -> Result<Answer, String> {
     match words {
         // A graph of one allocation on a device, which frees it itself, leaves it to the program, or has it
-        // freed by its next launch: `free`, `keep` or `auto`. `NAME.memory` is its address.
+        // freed by its next launch: `free`, `keep` or `auto`; or one that holds such a graph, which frees it:
+        // `nested`. `NAME.memory` is its address.
         ["graph-make", name, device, bytes, ends] => {
             make(stepper, name, number(device)?, number(bytes)?, ends)
         }
@@ -107,13 +136,21 @@ fn make(
         bytes,
         ..AllocParams::default()
     };
-    let words = [&raw mut node as u64, graph, 0, 0, &raw mut params as u64];
-    let code = driver.call("cuGraphAddMemAllocNode", &words);
+    let code = if ends == "nested" {
+        let mut any = AnyParams::new(MEM_ALLOC, params);
+        let words = [&raw mut node as u64, graph, 0, 0, &raw mut any as u64];
+        let code = driver.call("cuGraphAddNode", &words);
+        params = any.first;
+        code
+    } else {
+        let words = [&raw mut node as u64, graph, 0, 0, &raw mut params as u64];
+        driver.call("cuGraphAddMemAllocNode", &words)
+    };
     if code != Some(0) {
         driver.call("cuGraphDestroy", &[graph]);
         return Ok(Answer::code(code));
     }
-    if ends == "free" {
+    if ends == "free" || ends == "nested" {
         let words = [
             &raw mut freed as u64,
             graph,
@@ -126,6 +163,24 @@ fn make(
             driver.call("cuGraphDestroy", &[graph]);
             return Ok(Answer::code(code));
         }
+    }
+    if ends == "nested" {
+        // Its place is where the graph and its ownership are: moved, not copied.
+        let held = AllocParams {
+            kind: graph as u32,
+            handle_types: (graph >> 32) as u32,
+            location_kind: 1,
+            ..AllocParams::default()
+        };
+        let mut any = AnyParams::new(GRAPH, held);
+        let mut outer = 0u64;
+        driver.call("cuGraphCreate", &[&raw mut outer as u64, 0]);
+        let words = [&raw mut node as u64, outer, 0, 0, &raw mut any as u64];
+        let code = driver.call("cuGraphAddNode", &words);
+        if code != Some(0) {
+            return Ok(Answer::code(code));
+        }
+        graph = outer;
     }
     let flags = if ends == "auto" { AUTO_FREE } else { 0 };
     let words = [&raw mut exec as u64, graph, flags];

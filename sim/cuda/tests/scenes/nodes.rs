@@ -312,6 +312,62 @@ fn a_copy_knows_what_it_is_of_and_a_node_s_graph_is_its_own() {
 
 #[test]
 #[ignore = "a scene that another test plays"]
+fn a_graph_is_moved_into_another_with_its_memory() {
+    context();
+    let free = free_bytes();
+    let (inner, outer) = (graph(), graph());
+    let mut memory = params(Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    let alloc = unsafe { &mut memory.__bindgen_anon_1.alloc };
+    alloc.poolProps.allocType = CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+    alloc.poolProps.location.type_ = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    alloc.bytesize = 2 * MIB;
+    let node = added(inner, &[], &mut memory);
+    let mut gone = params(Kind::CU_GRAPH_NODE_TYPE_MEM_FREE);
+    gone.__bindgen_anon_1.free.dptr = unsafe { memory.__bindgen_anon_1.alloc.dptr };
+    added(inner, &[node], &mut gone);
+    let mut nested = params(Kind::CU_GRAPH_NODE_TYPE_GRAPH);
+    nested.__bindgen_anon_1.graph.graph = inner;
+    let mut none = null_mut();
+    // A copy would have the same addresses.
+    fails!(
+        cuGraphAddNode(&mut none, outer, null(), 0, &mut nested),
+        CUDA_ERROR_NOT_SUPPORTED
+    );
+    let moved = CUgraphChildGraphNodeOwnership_enum::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+    nested.__bindgen_anon_1.graph.ownership = moved;
+    fails!(
+        cuGraphAddNode(&mut none, inner, null(), 0, &mut nested),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    let child = added(outer, &[], &mut nested);
+    let mut held = null_mut();
+    ok!(cuGraphChildGraphNodeGetGraph(child, &mut held));
+    assert_eq!(held, inner);
+    fails!(
+        cuGraphAddNode(&mut none, outer, null(), 0, &mut nested),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    let mut around = params(Kind::CU_GRAPH_NODE_TYPE_GRAPH);
+    around.__bindgen_anon_1.graph.graph = outer;
+    around.__bindgen_anon_1.graph.ownership = moved;
+    fails!(
+        cuGraphAddNode(&mut none, inner, null(), 0, &mut around),
+        CUDA_ERROR_INVALID_VALUE
+    );
+    let exec = instantiated(outer);
+    assert_eq!(free_bytes(), free);
+    for _ in 0..2 {
+        launched(exec);
+        assert_eq!(free_bytes(), free - 2 * MIB);
+    }
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuGraphDestroy(outer));
+    ok!(cuDeviceGraphMemTrim(0));
+    assert_eq!(free_bytes(), free);
+}
+
+#[test]
+#[ignore = "a scene that another test plays"]
 fn edges_are_plain_and_say_so() {
     context();
     let at = allocate(BYTES);
