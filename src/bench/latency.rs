@@ -15,7 +15,8 @@ use std::time::Duration;
 #[command(after_help = "\
 Requests come at random times, whether or not the last one is done, and take a tenth of the GPU. With
 Sluice, their tenant is of class latency with half of the GPU guaranteed, and the neighbour of class batch.
-Figures are the response times that 99 of 100 requests keep.")]
+Figures are the response times that 99 of 100 requests keep; of a few hundred requests, that is chance.
+Nothing else should run on the machine meanwhile.")]
 pub(crate) struct Arguments {
     /// GPU time of one request
     #[arg(long, value_name = "MS", default_value_t = 4)]
@@ -24,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "250,1000,20000")]
     neighbour_us: Vec<u64>,
     /// How long each measurement takes
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 30)]
     seconds: u64,
     /// Which device: the machine's GPU, or the stand-in
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
