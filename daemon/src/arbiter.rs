@@ -32,7 +32,7 @@
 //! # What it does not do
 //!
 //! It knows nothing of processes, markers or futexes, and does not measure: that a client is busy or
-//! wants to submit is what it is told. The daemon does not drive it yet: that takes the gate in the shim.
+//! wants to submit is what it is told, by the turns' thread (`crate::turns`).
 
 mod client;
 mod share;

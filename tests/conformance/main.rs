@@ -13,11 +13,13 @@ mod support;
 mod check;
 mod arrays;
 mod captures;
+mod checkpoints;
 mod contexts;
 mod copies;
 mod devices;
 mod errors;
 mod forks;
+mod graphs;
 mod host;
 mod kernels;
 mod linear;
@@ -67,8 +69,8 @@ macro_rules! families {
 }
 
 families! {
-    arrays, captures, contexts, copies, devices, errors, forks, host, kernels, linear, lookups, physical, pools,
-    sharing, streams, values,
+    arrays, captures, checkpoints, contexts, copies, devices, errors, forks, graphs, host, kernels, linear, lookups,
+    physical, pools, sharing, streams, values,
 }
 
 /// The child's part: one family, on the driver that the environment names.
